@@ -133,39 +133,22 @@ func (x *Tensor) Last() int64 {
 
 // Numel returns the number of elements: 1 for rank 0, -1 if it does not fit in int64 or an extent is negative.
 func (x *Tensor) Numel() int64 {
-	n, zero := int64(1), false
+	n := int64(1)
 	for _, d := range x.Dims() {
-		switch {
-		case d < 0:
+		if d < 0 {
 			return -1
-		case d == 0:
-			zero = true
-		case n > math.MaxInt64/d:
-			n = -1 << 62 // overflow, unless an extent is zero
-			if !zero {
-				zero = hasZero(x.Dims())
-			}
-			if zero {
-				return 0
-			}
-			return -1
-		default:
-			n *= d
+		}
+		if d == 0 {
+			n = 0
 		}
 	}
-	if zero {
-		return 0
+	for _, d := range x.Dims() {
+		if n > 0 && n > math.MaxInt64/d {
+			return -1
+		}
+		n *= d
 	}
 	return n
-}
-
-func hasZero(dims []int64) bool {
-	for _, d := range dims {
-		if d == 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // Contiguous reports whether x is packed row-major. Strides of extents 0 and 1 do not matter (PyTorch's rule). A block
@@ -251,10 +234,10 @@ func (x Tensor) Slice(dim int, start, stop int64) (Tensor, error) {
 	return x, nil
 }
 
-// Offset returns the rank-0 view of the element at idx, one index for each dimension, each inside its extent (ErrRange).
-func (x Tensor) Offset(idx ...int64) (Tensor, error) {
+// At returns the rank-0 view of the element at idx, one index for each dimension, each inside its extent (ErrRange).
+func (x Tensor) At(idx ...int64) (Tensor, error) {
 	if x.Layout != Strided || x.DType.IsBlock() {
-		return Tensor{}, fmt.Errorf("tensor: offset into %v: %w", &x, ErrLayout)
+		return Tensor{}, fmt.Errorf("tensor: element of %v: %w", &x, ErrLayout)
 	}
 	if len(idx) != int(x.Rank) {
 		return Tensor{}, fmt.Errorf("tensor: %d indices into %v: %w", len(idx), &x, ErrRank)
