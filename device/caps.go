@@ -1,0 +1,62 @@
+package device
+
+import (
+	"errors"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// Conditions that this package's errors and those of backends wrap.
+var (
+	ErrUnavailable = errors.New("device not available")
+	ErrOutOfMemory = errors.New("out of device memory")
+	ErrClosed      = errors.New("closed")
+	ErrRange       = errors.New("range outside the buffer")
+	ErrUnsupported = errors.New("not supported by this backend")
+)
+
+// State says how far a device's capability record can be trusted.
+type State uint8
+
+// States of a capability record.
+const (
+	Unprobed State = iota
+	Probed
+	Failed
+)
+
+// String returns "unprobed", "probed" or "failed".
+func (s State) String() string { return [...]string{"unprobed", "probed", "failed"}[min(s, Failed)] }
+
+// Memory holds separate facts about a device's memory; none follows from another.
+type Memory struct {
+	Total                int64 `json:"total,omitempty"` // bytes, 0 if unknown
+	SharedPhysical       bool  `json:"shared_physical"`
+	DeviceReadsHost      bool  `json:"device_reads_host"`       // any pageable host memory
+	HostReadsDeviceAlloc bool  `json:"host_reads_device_alloc"` // the gate of the reference tier
+	HostVisibleAlloc     bool  `json:"host_visible_alloc"`      // such allocations can be had
+	CoherentWithoutFlush bool  `json:"coherent_without_flush"`
+}
+
+// Library is a foreign library that a backend looked for.
+type Library struct {
+	Name    string `json:"name"`
+	Path    string `json:"path,omitempty"` // resolved, empty if not found
+	Version string `json:"version,omitempty"`
+	Err     string `json:"error,omitempty"` // every attempt and why it failed
+}
+
+// ProviderCaps is what a backend publishes about one device instance. The zero value means "not probed".
+type ProviderCaps struct {
+	Device           tensor.Device
+	Valid            bool // probed: the fields below are facts. Equal to State == Probed once published.
+	State            State
+	Err              error  // why State is Failed
+	Arch             string // the vendor's word: "sm_90", "apple9", "avx512vnni"
+	ComputeMajor     int32  // CUDA: SM version; Metal: GPU family; CPU: 0
+	ComputeMinor     int32
+	ComputeUnitCount int32
+	Features         uint64 // bits whose meaning belongs to the publishing backend
+	Memory           Memory
+	Libraries        []Library
+}
