@@ -1,0 +1,7 @@
+//go:build !linux
+
+package guard
+
+import "testing"
+
+func pages(_ testing.TB, size int) []byte { return make([]byte, size) }
