@@ -30,7 +30,8 @@ func (s State) String() string { return [...]string{"unprobed", "probed", "faile
 
 // Memory holds separate facts about a device's memory; none follows from another.
 type Memory struct {
-	Total                int64 `json:"total,omitempty"` // bytes, 0 if unknown
+	Total                int64 `json:"total,omitempty"`     // bytes that this process may use, 0 if unknown
+	Available            int64 `json:"available,omitempty"` // bytes free at Open, 0 if unknown
 	SharedPhysical       bool  `json:"shared_physical"`
 	DeviceReadsHost      bool  `json:"device_reads_host"`       // any pageable host memory
 	HostReadsDeviceAlloc bool  `json:"host_reads_device_alloc"` // the gate of the reference tier

@@ -95,9 +95,11 @@ type Graph interface {
 
 // WeightPacker is implemented by devices whose kernels read some weights faster in a layout of their own.
 type WeightPacker interface {
-	// PackWeight copies w [N,K] (CPU memory, Strided) once into device memory in the layout that the device's kernels
-	// for w's dtype like best, Strided if there is no better one. progress, if not nil, hears of bytes done.
-	PackWeight(w *tensor.Tensor, progress func(bytes int64)) (tensor.Tensor, Buffer, error)
-	// PackedBytes is the size that PackWeight would allocate.
-	PackedBytes(w *tensor.Tensor) (int64, error)
+	// PackWeight copies a weight once into device memory, in the layout that the device's kernels for its dtype like
+	// best (Strided if there is no better one). The weight is [N,K] and comes as parts whose rows follow each other:
+	// CPU memory, Strided, rank 2, one dtype, one K; N is the sum of their rows. progress, if not nil, hears of source
+	// bytes done, from one goroutine at a time.
+	PackWeight(parts []tensor.Tensor, progress func(bytes int64)) (tensor.Tensor, Buffer, error)
+	// PackedBytes is the size of the buffer that PackWeight would allocate for n rows of k elements of dtype t.
+	PackedBytes(t tensor.DType, n, k int64) (int64, error)
 }
