@@ -1,0 +1,41 @@
+// Package simd holds the inner kernels of the CPU tiers.
+//
+// A tier is a [Set]: the same kernels, with the same meaning, for one level of
+// vector instructions. The portable tier is plain Go and is the reference of
+// the others; the rest is generated Go assembly (see ../../_gen). The package
+// knows memory, strides and lengths, and nothing of tensors, operations or
+// threads: whoever calls it has validated shapes and splits the work.
+//
+// With the build tags noasm or purego, and on other architectures than amd64,
+// the portable tier is the only one.
+package simd
+
+//go:generate go -C ../../_gen run . -dir ../internal/simd
+
+// Set is one tier. Its methods mean the same in every tier; the kernels behind
+// them are fields, and a field that is nil says that the tier lacks the kernel.
+// Sets are read-only and may be used by any number of goroutines.
+type Set struct {
+	// Name is "avx512vnni", "avx2" or "portable".
+	Name string
+
+	missing func() string
+}
+
+// All returns every tier that was compiled in, best first, portable last. That
+// a tier is listed does not say that this CPU can run it: see [Set.Missing].
+func All() []*Set {
+	return append(archSets(), portable)
+}
+
+// Missing returns "" when this CPU and its operating system can run the tier,
+// and otherwise the name of the first CPU feature that is lacking.
+func (s *Set) Missing() string {
+	return s.missing()
+}
+
+// portable is the tier that every machine runs: the reference loops.
+var portable = &Set{
+	Name:    "portable",
+	missing: func() string { return "" },
+}
