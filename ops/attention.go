@@ -1,0 +1,64 @@
+package ops
+
+import (
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// AttentionArgs is the record of Attention: dense attention of Tq query tokens over Tk key tokens. Query head h uses
+// key/value head h/(Hq/Hk). The logit of query i and key j is scale·q·k, then cap·tanh(logit/cap), then + mask. Query i
+// stands at position p = Tk - Tq + i (past keys come first); it sees keys j <= p when Causal, and only
+// p-WindowLeft <= j <= p+WindowRight when Windowed. Sinks[h] is one more logit without a value. A row that sees no key
+// is zero.
+type AttentionArgs struct {
+	registry.Header
+	Out           tensor.Tensor `op:"out" shape:"Tq,Hq,Dv" dtype:"outfloat"`
+	Query         tensor.Tensor `op:"in" shape:"Tq,Hq,D" dtype:"float"`
+	Key           tensor.Tensor `op:"in" shape:"Tk,Hk,D" dtype:"like query"`
+	Value         tensor.Tensor `op:"in" shape:"Tk,Hk,Dv" dtype:"like query"`
+	Mask          tensor.Tensor `op:"in,opt" shape:"Tq,Tk|Hq,Tq,Tk" dtype:"float"` // -inf hides a key
+	Sinks         tensor.Tensor `op:"in,opt" shape:"Hq" dtype:"f32"`
+	Scale         float32       // > 0, finite
+	LogitsSoftCap float32       // >= 0, finite; 0 is none
+	WindowLeft    int32         // >= 0, and 0 unless Windowed
+	WindowRight   int32         // >= 0, and 0 unless Windowed
+	Causal        bool
+	Windowed      bool
+}
+
+// PagedAttentionArgs is the record of PagedAttention: R requests whose query tokens lie one after another and whose keys
+// and values lie in pages. Request r owns query rows query_start_loc[r] .. query_start_loc[r+1]; key j of it is row
+// j%block_size of page block_table[r, j/block_size]; seq_lens[r] counts the new tokens too, whose keys are already
+// written. Its logits, windows and sinks are Attention's with Tk = seq_lens[r]. Rows that see no key, and rows at or
+// beyond query_start_loc[R], are not written.
+type PagedAttentionArgs struct {
+	registry.Header
+	Out           tensor.Tensor `op:"out" shape:"Tq,Hq,D" dtype:"outfloat"`
+	Query         tensor.Tensor `op:"in" shape:"Tq,Hq,D" dtype:"float"`
+	KCache        tensor.Tensor `op:"in" shape:"NB,BS,Hk,D" dtype:"float q8_0" layout:"pages"`
+	VCache        tensor.Tensor `op:"in" shape:"NB,BS,Hk,D" dtype:"like k_cache" layout:"pages"`
+	BlockTable    tensor.Tensor `op:"in" shape:"R,MB" dtype:"i32" layout:"strided"`
+	SeqLens       tensor.Tensor `op:"in" shape:"R" dtype:"i32"`
+	QueryStartLoc tensor.Tensor `op:"in" shape:"R+1" dtype:"i32"`
+	Sinks         tensor.Tensor `op:"in,opt" shape:"Hq" dtype:"f32"`
+	Scale         float32       // > 0, finite
+	LogitsSoftCap float32       // >= 0, finite; 0 is none
+	WindowLeft    int32         // >= 0, and 0 unless Windowed
+	WindowRight   int32         // >= 0, and 0 unless Windowed
+	MaxSeqLen     int32         // hint: upper bound of seq_lens, 0 is unknown
+	MaxQueryLen   int32         // hint: upper bound of a request's query rows, 0 is unknown
+	Causal        bool
+	Windowed      bool
+}
+
+// ReshapeAndCacheArgs is the record of ReshapeAndCache: row t of k and v, for t < S and slot_mapping[t] = s >= 0, is written
+// to row s%block_size of page s/block_size of the caches, converted to their dtype. A negative slot skips the token; one
+// beyond the cache is an ErrValue.
+type ReshapeAndCacheArgs struct {
+	registry.Header
+	K           tensor.Tensor `op:"in" shape:"Tk,Hk,D" dtype:"float" layout:"inner-rows"`
+	V           tensor.Tensor `op:"in" shape:"Tk,Hk,D" dtype:"like k" layout:"inner-rows"`
+	KCache      tensor.Tensor `op:"inout" shape:"NB,BS,Hk,D" dtype:"float q8_0" layout:"pages"`
+	VCache      tensor.Tensor `op:"inout" shape:"NB,BS,Hk,D" dtype:"like k_cache" layout:"pages"`
+	SlotMapping tensor.Tensor `op:"in" shape:"S" dtype:"i64"` // S <= Tk
+}
