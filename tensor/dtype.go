@@ -93,7 +93,7 @@ func (t DType) String() string {
 // Valid reports whether t is None or a listed type.
 func (t DType) Valid() bool { return int(t) < numDTypes && dtypes[t].name != "" }
 
-// ParseDType is the inverse of String; letter case does not matter for block types.
+// ParseDType is the inverse of String; letter case does not matter.
 func ParseDType(s string) (DType, error) {
 	for t := range dtypes {
 		if n := dtypes[t].name; n != "" && equalFold(n, s) && t != int(None) {
@@ -103,16 +103,24 @@ func ParseDType(s string) (DType, error) {
 	return None, fmt.Errorf("tensor: unknown dtype %q: %w", s, ErrDType)
 }
 
+// equalFold compares without regard to the case of ASCII letters.
 func equalFold(a, b string) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for i := range len(a) {
-		if a[i]|0x20 != b[i]|0x20 {
+		if lower(a[i]) != lower(b[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c | 0x20
+	}
+	return c
 }
 
 // IsBlock reports whether elements of t exist only in blocks that share scales.

@@ -6,6 +6,7 @@ package tensor
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"unsafe"
 )
@@ -56,11 +57,11 @@ func (x *Tensor) setShape(shape []int64) error {
 	step := int64(1)
 	for d := len(shape) - 1; d >= 0; d-- {
 		if shape[d] < 0 {
-			return fmt.Errorf("tensor: shape %v: negative extent: %w", shape, ErrShape)
+			return fmt.Errorf("tensor: shape %v: negative extent: %w", joinInts(shape), ErrShape)
 		}
 		x.Stride[d] = step
 		if n := max(shape[d], 1); step > math.MaxInt64/n {
-			return fmt.Errorf("tensor: shape %v: %w", shape, ErrOverflow)
+			return fmt.Errorf("tensor: shape %v: %w", joinInts(shape), ErrOverflow)
 		}
 		step *= max(shape[d], 1)
 	}
@@ -93,7 +94,7 @@ func FromSlice[E Elem](s []E, t DType, shape ...int64) (Tensor, error) {
 		return Tensor{}, err
 	}
 	if n, _ := x.Bytes(); n > size {
-		return Tensor{}, fmt.Errorf("tensor: %v needs %d bytes, the slice has %d: %w", x, n, size, ErrShape)
+		return Tensor{}, fmt.Errorf("tensor: %v needs %d bytes, the slice has %d: %w", x.String(), n, size, ErrShape)
 	}
 	return x, nil
 }
@@ -183,22 +184,24 @@ func (x *Tensor) Bytes() (int64, error) {
 	rows, k := int64(1), x.Last()
 	for _, d := range x.Dims()[:max(int(x.Rank)-1, 0)] {
 		if d < 0 || d > 0 && rows > math.MaxInt64/d {
-			return 0, fmt.Errorf("tensor: %v: %w", x, ErrOverflow)
+			return 0, fmt.Errorf("tensor: %v: %w", x.String(), ErrOverflow)
 		}
 		rows *= d
 	}
 	switch {
+	case x.Layout == Lane16 && rows > math.MaxInt64-15:
+		return 0, fmt.Errorf("tensor: %v: %w", x.String(), ErrOverflow)
 	case x.Layout == Lane16:
 		rows = (rows + 15) &^ 15
 	case !x.Contiguous():
-		return 0, fmt.Errorf("tensor: bytes of %v: not contiguous: %w", x, ErrLayout)
+		return 0, fmt.Errorf("tensor: bytes of %v: not contiguous: %w", x.String(), ErrLayout)
 	}
 	rb, err := x.DType.RowBytes(k)
 	if err != nil {
 		return 0, err
 	}
 	if rb > 0 && rows > math.MaxInt64/rb {
-		return 0, fmt.Errorf("tensor: %v: %w", x, ErrOverflow)
+		return 0, fmt.Errorf("tensor: %v: %w", x.String(), ErrOverflow)
 	}
 	return rows * rb, nil
 }
@@ -207,7 +210,7 @@ func (x *Tensor) Bytes() (int64, error) {
 // last extent must stay.
 func (x Tensor) View(shape ...int64) (Tensor, error) {
 	if !x.Contiguous() {
-		return Tensor{}, fmt.Errorf("tensor: view of %v: not contiguous: %w", &x, ErrLayout)
+		return Tensor{}, fmt.Errorf("tensor: view of %v: not contiguous: %w", x.String(), ErrLayout)
 	}
 	n, last := x.Numel(), x.Last()
 	v := x
@@ -215,7 +218,7 @@ func (x Tensor) View(shape ...int64) (Tensor, error) {
 		return Tensor{}, err
 	}
 	if v.Numel() != n || x.DType.IsBlock() && v.Last() != last {
-		return Tensor{}, fmt.Errorf("tensor: view of %v as %v: %w", &x, shape, ErrShape)
+		return Tensor{}, fmt.Errorf("tensor: view of %v as %v: %w", x.String(), joinInts(shape), ErrShape)
 	}
 	return v, nil
 }
@@ -224,10 +227,10 @@ func (x Tensor) View(shape ...int64) (Tensor, error) {
 // (ErrRange). Block dtypes and layouts but Strided cannot be cut (ErrLayout).
 func (x Tensor) Slice(dim int, start, stop int64) (Tensor, error) {
 	if x.Layout != Strided || x.DType.IsBlock() {
-		return Tensor{}, fmt.Errorf("tensor: slice of %v: %w", &x, ErrLayout)
+		return Tensor{}, fmt.Errorf("tensor: slice of %v: %w", x.String(), ErrLayout)
 	}
 	if dim < 0 || dim >= int(x.Rank) || start < 0 || start > stop || stop > x.Shape[dim] {
-		return Tensor{}, fmt.Errorf("tensor: slice [%d:%d] in dimension %d of %v: %w", start, stop, dim, &x, ErrRange)
+		return Tensor{}, fmt.Errorf("tensor: slice [%d:%d] in dimension %d of %v: %w", start, stop, dim, x.String(), ErrRange)
 	}
 	x.Shape[dim] = stop - start
 	x.advance(start * x.Stride[dim])
@@ -237,15 +240,15 @@ func (x Tensor) Slice(dim int, start, stop int64) (Tensor, error) {
 // At returns the rank-0 view of the element at idx, one index for each dimension, each inside its extent (ErrRange).
 func (x Tensor) At(idx ...int64) (Tensor, error) {
 	if x.Layout != Strided || x.DType.IsBlock() {
-		return Tensor{}, fmt.Errorf("tensor: element of %v: %w", &x, ErrLayout)
+		return Tensor{}, fmt.Errorf("tensor: element of %v: %w", x.String(), ErrLayout)
 	}
 	if len(idx) != int(x.Rank) {
-		return Tensor{}, fmt.Errorf("tensor: %d indices into %v: %w", len(idx), &x, ErrRank)
+		return Tensor{}, fmt.Errorf("tensor: %d indices into %v: %w", len(idx), x.String(), ErrRank)
 	}
 	at := int64(0)
 	for d, i := range idx {
 		if i < 0 || i >= x.Shape[d] {
-			return Tensor{}, fmt.Errorf("tensor: index %v into %v: %w", idx, &x, ErrRange)
+			return Tensor{}, fmt.Errorf("tensor: index %v into %v: %w", joinInts(idx), x.String(), ErrRange)
 		}
 		at += i * x.Stride[d]
 	}
@@ -282,6 +285,14 @@ func (x *Tensor) String() string {
 	return b.String()
 }
 
+// joinInts formats without fmt, so that neither a tensor nor a caller's extents escape to the heap for an error's sake.
 func joinInts(v []int64) string {
-	return strings.ReplaceAll(fmt.Sprint(v), " ", ",")
+	b := []byte{'['}
+	for i, n := range v {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return string(append(b, ']'))
 }
