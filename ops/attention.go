@@ -62,3 +62,53 @@ type ReshapeAndCacheArgs struct {
 	VCache      tensor.Tensor `op:"inout" shape:"NB,BS,Hk,D" dtype:"like k_cache" layout:"pages"`
 	SlotMapping tensor.Tensor `op:"in" shape:"S" dtype:"i64"` // S <= Tk
 }
+
+// Attention and the cache that its paged form reads.
+var (
+	Attention = define(OpAttention, "attention", "attention", "dense",
+		"dense attention of packed queries over packed keys",
+		func(a *AttentionArgs) *OpError {
+			return first(headGroups(a.Query.Shape[1], a.Key.Shape[1], "key"),
+				logits(a.Scale, a.LogitsSoftCap, a.Windowed, a.WindowLeft, a.WindowRight))
+		})
+	PagedAttention = define(OpPagedAttention, "paged_attention", "attention", "paged_varlen",
+		"attention of requests of any length over a paged cache",
+		func(a *PagedAttentionArgs) *OpError {
+			if a.SeqLens.Shape[0] == 0 {
+				return bad(ErrShape, "seq_lens", "no request")
+			}
+			if a.KCache.Shape[1] == 0 {
+				return bad(ErrShape, "k_cache", "pages of no rows")
+			}
+			return first(headGroups(a.Query.Shape[1], a.KCache.Shape[2], "k_cache"),
+				logits(a.Scale, a.LogitsSoftCap, a.Windowed, a.WindowLeft, a.WindowRight),
+				notNegativeInt("max_seq_len", a.MaxSeqLen), notNegativeInt("max_query_len", a.MaxQueryLen))
+		})
+	ReshapeAndCache = define(OpReshapeAndCache, "reshape_and_cache", "kv_cache", "kv_write",
+		"new key and value rows written to the pages that their slots name",
+		func(a *ReshapeAndCacheArgs) *OpError {
+			if s := a.SlotMapping.Shape[0]; s > a.K.Shape[0] {
+				return bad(ErrShape, "slot_mapping", "%d slots for %d tokens", s, a.K.Shape[0])
+			} else if s > 0 && a.KCache.Shape[1] == 0 {
+				return bad(ErrShape, "k_cache", "pages of no rows")
+			}
+			return nil
+		})
+)
+
+// headGroups wants the query heads to be a positive multiple of the key heads.
+func headGroups(hq, hk int64, key string) *OpError {
+	if hq == 0 || hk == 0 || hq%hk != 0 {
+		return bad(ErrShape, key, "%d query heads are not a positive multiple of %d", hq, hk)
+	}
+	return nil
+}
+
+// logits checks the attributes that shape the logits of both attention ops.
+func logits(scale, softCap float32, windowed bool, left, right int32) *OpError {
+	if !windowed && (left != 0 || right != 0) {
+		return bad(ErrAttr, "windowed", "false, but the window is (%d,%d)", left, right)
+	}
+	return first(positive("scale", scale), notNegative("logits_soft_cap", softCap),
+		notNegativeInt("window_left", left), notNegativeInt("window_right", right))
+}

@@ -60,3 +60,66 @@ type SoftmaxArgs struct {
 	Scale   float32       // > 0, finite
 	MaxBias float32       // >= 0, finite; > 0 needs a mask
 }
+
+// Elementwise ops, the split of a merged projection, and softmax with mask and sinks.
+var (
+	SiluAndMul = define(OpSiluAndMul, "silu_and_mul", "elementwise", "silu_mul_packed",
+		"silu of the gate times the other half of the row, or times a second tensor",
+		func(a *SiluAndMulArgs) *OpError {
+			width, d := a.X.Shape[1], a.Out.Shape[1]
+			if !a.Up.Present() {
+				if width%2 != 0 {
+					return bad(ErrShape, "x", "odd inner extent %d", width)
+				}
+				width /= 2
+			}
+			if width != d {
+				return bad(ErrShape, "x", "inner extent %d does not fit the %d of out", a.X.Shape[1], d)
+			}
+			return finite("alpha", a.Alpha)
+		})
+	Relu = define[ReluArgs](OpRelu, "relu", "elementwise", "relu", "x where x > 0, else +0", nil)
+	Add  = define(OpAdd, "add", "elementwise", "add", "a + b, b of a's shape or one row for all",
+		func(a *AddArgs) *OpError {
+			if a.B.Rank == a.A.Rank {
+				if a.B.Shape != a.A.Shape {
+					return bad(ErrShape, "b", "shape %v is not the %v of a", a.B.Dims(), a.A.Dims())
+				}
+			} else if a.B.Rank != 1 {
+				return bad(ErrRank, "b", "rank %d is neither 1 nor the %d of a", a.B.Rank, a.A.Rank)
+			} else if a.B.Shape[0] != a.A.Last() {
+				return bad(ErrShape, "b", "a row of %d for rows of %d", a.B.Shape[0], a.A.Last())
+			}
+			return nil
+		})
+	MulScalar = define[MulScalarArgs](OpMulScalar, "mul_scalar", "elementwise", "mul_scalar", "x times a number", nil)
+	QKVSplit  = define(OpQKVSplit, "qkv_split", "elementwise", "split_qkv",
+		"a merged projection cut into three dense tensors", checkQKVSplit)
+	Softmax = define(OpSoftmax, "softmax", "attention", "masked_softmax",
+		"softmax of scaled logits with an additive mask, ALiBi slopes and sinks",
+		func(a *SoftmaxArgs) *OpError {
+			if a.MaxBias > 0 && !a.Mask.Present() {
+				return bad(ErrAttr, "max_bias", "%v needs a mask", a.MaxBias)
+			}
+			return first(positive("scale", a.Scale), notNegative("max_bias", a.MaxBias))
+		})
+)
+
+func checkQKVSplit(a *QKVSplitArgs) *OpError {
+	t := a.QKV.Shape[0]
+	if t == 0 {
+		return bad(ErrShape, "qkv", "no rows")
+	}
+	var width int64
+	for i, o := range [...]*tensor.Tensor{&a.QOut, &a.KOut, &a.VOut} {
+		n := o.Numel()
+		if n%t != 0 {
+			return bad(ErrShape, [...]string{"q_out", "k_out", "v_out"}[i], "%d elements are not whole rows of %d tokens", n, t)
+		}
+		width += n / t
+	}
+	if width != a.QKV.Shape[1] {
+		return bad(ErrShape, "qkv", "inner extent %d, the outputs hold %d a row", a.QKV.Shape[1], width)
+	}
+	return nil
+}

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"unsafe"
+
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -29,4 +31,27 @@ type MatmulBTQuantArgs struct {
 	Out tensor.Tensor `op:"out" shape:"M,N" dtype:"outfloat"`
 	A   tensor.Tensor `op:"in" shape:"M,K" dtype:"float" layout:"rows"`
 	B   tensor.Tensor `op:"in" shape:"N,K" dtype:"block" layout:"contig lane16"`
+}
+
+// The dense and the block-quantized product with a weight, and the plain one.
+var (
+	Matmul = define[MatmulArgs](OpMatmul, "matmul", "gemm", "dense_nn",
+		"out = a·b, row-major", nil)
+	MatmulBT      = defineMatmulBT()
+	MatmulBTQuant = define[MatmulBTQuantArgs](OpMatmulBTQuant, "matmul_bt_quant", "gemm", "ggml_block_nt",
+		"out = a·bᵀ with a weight of ggml blocks that is never expanded", nil)
+)
+
+// defineMatmulBT makes the op that hands calls with a block dtype on to MatmulBTQuant before any check. The two records
+// have one layout: the conversion below compiles only while they do.
+func defineMatmulBT() *Op[MatmulBTArgs] {
+	o := define[MatmulBTArgs](OpMatmulBT, "matmul_bt", "gemm", "dense_nt",
+		"out = a·bᵀ with the weight stored as [N,K]; a block dtype in b makes it matmul_bt_quant", nil)
+	o.alt = func(args unsafe.Pointer) *core {
+		if a := (*MatmulBTQuantArgs)((*MatmulBTArgs)(args)); a.B.DType.IsBlock() {
+			return &MatmulBTQuant.core
+		}
+		return nil
+	}
+	return o
 }

@@ -17,3 +17,13 @@ type RMSNormArgs struct {
 	Eps      float32       // >= 0, finite; added to the mean
 	Gemma    bool          // multiply by 1 + weight (needs a weight)
 }
+
+// RMSNorm normalizes rows by their root mean square.
+var RMSNorm = define(OpRMSNorm, "rms_norm", "norm", "rms",
+	"rows divided by their root mean square and multiplied by a weight, after adding a residual if there is one",
+	func(a *RMSNormArgs) *OpError {
+		if a.Gemma && !a.Weight.Present() {
+			return bad(ErrAttr, "gemma", "1 + weight needs a weight")
+		}
+		return notNegative("eps", a.Eps)
+	})

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"math"
+
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -85,4 +87,105 @@ type RopeFromCacheArgs struct {
 	MropeSection     [3]int32      // pairs of each axis, sum RotaryDim/2; read only for positions [3,T]
 	Interleaved      bool          // pairs are (2i, 2i+1), else (i, i+RotaryDim/2)
 	MropeInterleaved bool          // axes alternate pair by pair (i%3) instead of standing in three runs
+}
+
+// Table lookup and rotary position embeddings.
+var (
+	Embedding = define(OpEmbedding, "embedding", "rope_embedding", "embedding", "rows of a table by id",
+		func(a *EmbeddingArgs) *OpError {
+			if a.Table.Shape[0] == 0 && a.IDs.Shape[0] > 0 {
+				return bad(ErrShape, "table", "no rows for %d ids", a.IDs.Shape[0])
+			}
+			return nil
+		})
+	RopeNeox = define(OpRopeNeox, "rope_neox", "rope_embedding", "rope_inline_neox",
+		"rotation of q and k by position, angles computed on the way",
+		func(a *RopeNeoxArgs) *OpError {
+			return first(rotaryDim(a.Rope.RotaryDim, a.QStates.Shape[2]), a.Rope.check(&a.FreqFactors, &a.LongFactors))
+		})
+	RopeCosSinCache = define(OpRopeCosSinCache, "rope_cos_sin_cache", "rope_embedding", "rope_cache_fill",
+		"cosines and sines of positions, one row each",
+		func(a *RopeCosSinCacheArgs) *OpError {
+			if e := rotaryDim(a.Rope.RotaryDim, math.MaxInt32); e != nil {
+				return e
+			}
+			if a.CosSin.Shape[1] != int64(a.Rope.RotaryDim) {
+				return bad(ErrShape, "cos_sin", "rows of %d for a rotary_dim of %d", a.CosSin.Shape[1], a.Rope.RotaryDim)
+			}
+			return a.Rope.check(&a.FreqFactors, &a.LongFactors)
+		})
+	RopeFromCache = define(OpRopeFromCache, "rope_from_cache", "rope_embedding", "rope_cached",
+		"rotation of q and k with cosines and sines from a table", checkRopeFromCache)
+)
+
+func checkRopeFromCache(a *RopeFromCacheArgs) *OpError {
+	if e := rotaryDim(a.RotaryDim, a.QStates.Shape[2]); e != nil {
+		return e
+	}
+	if c := a.CosSinCache.Shape; c[0] == 0 || c[1] != int64(a.RotaryDim) {
+		return bad(ErrShape, "cos_sin_cache", "shape %v, want [P,%d] with P > 0", a.CosSinCache.Dims(), a.RotaryDim)
+	}
+	if a.Positions.Rank == 2 {
+		var sum int64
+		for _, s := range a.MropeSection {
+			if s < 0 {
+				return bad(ErrAttr, "mrope_section", "negative section in %v", a.MropeSection)
+			}
+			sum += int64(s)
+		}
+		if sum != int64(a.RotaryDim)/2 {
+			return bad(ErrAttr, "mrope_section", "%v sums to %d, want rotary_dim/2 = %d", a.MropeSection, sum, a.RotaryDim/2)
+		}
+	}
+	return nil
+}
+
+// rotaryDim checks the number of rotated elements of a head of d.
+func rotaryDim(r int32, d int64) *OpError {
+	if r <= 0 || r%2 != 0 || int64(r) > d {
+		return bad(ErrAttr, "rotary_dim", "%d is not an even number from 2 to %d", r, d)
+	}
+	return nil
+}
+
+// check checks what p's scaling needs, tables included; RotaryDim has been checked.
+func (p *RopeParams) check(short, long *tensor.Tensor) *OpError {
+	for i, x := range [...]*tensor.Tensor{short, long} {
+		if x.Present() && x.Shape[0] != int64(p.RotaryDim)/2 {
+			return bad(ErrShape, [...]string{"freq_factors", "long_factors"}[i], "%d factors for %d pairs", x.Shape[0], p.RotaryDim/2)
+		}
+	}
+	if e := first(notNegative("base", p.Base), notNegative("attn_scale", p.AttnScale), notNegativeInt("seq_len", p.SeqLen),
+		notNegativeInt("orig_context", p.OrigContext)); e != nil {
+		return e
+	}
+	if long.Present() != (p.Scaling == RopeLongRope) {
+		return bad(ErrAttr, "long_factors", "present: %v, but scaling is %v", long.Present(), p.Scaling)
+	}
+	if p.Scaling.needsContext() && p.OrigContext == 0 {
+		return bad(ErrAttr, "orig_context", "%v scaling needs it", p.Scaling)
+	}
+	switch p.Scaling {
+	case RopeNone:
+		return nil
+	case RopeLongRope:
+		if !short.Present() {
+			return bad(ErrAttr, "freq_factors", "absent, but scaling is %v", p.Scaling)
+		}
+		return nil
+	case RopeLinear, RopeDynamicNTK, RopeDynamicAlpha:
+		return positive("factor", p.Factor)
+	case RopeLlama3:
+		if e := first(positive("factor", p.Factor), positive("low_freq", p.LowFreq), positive("high_freq", p.HighFreq)); e != nil {
+			return e
+		}
+		if p.HighFreq < p.LowFreq {
+			return bad(ErrAttr, "high_freq", "%v is below low_freq %v", p.HighFreq, p.LowFreq)
+		}
+		return nil
+	case RopeYarn:
+		return first(positive("factor", p.Factor), notNegative("ext_factor", p.ExtFactor), notNegative("beta_fast", p.BetaFast),
+			notNegative("beta_slow", p.BetaSlow))
+	}
+	return bad(ErrAttr, "scaling", "%v is not known", p.Scaling)
 }

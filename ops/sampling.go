@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"unsafe"
+
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -100,4 +102,48 @@ type ApplyAllowedTokenIDsArgs struct {
 	registry.Header
 	Logits tensor.Tensor `op:"inout" shape:"N,V" dtype:"f32"`
 	Mask   tensor.Tensor `op:"in" shape:"N,V" dtype:"mask"`
+}
+
+// The steps of sampling, in the order in which a sampler runs them.
+var (
+	ApplyAllowedTokenIDs = define[ApplyAllowedTokenIDsArgs](OpApplyAllowedTokenIDs, "apply_allowed_token_ids", "sampling", "token_mask_dense",
+		"-inf where a dense mask excludes the token", nil)
+	ApplyTokenMask = define[ApplyTokenMaskArgs](OpApplyTokenMask, "apply_token_mask", "sampling", "token_mask_sparse",
+		"-inf at listed places", nil)
+	ApplyLogitBias = define[ApplyLogitBiasArgs](OpApplyLogitBias, "apply_logit_bias", "sampling", "logit_bias",
+		"biases added at listed places", nil)
+	ApplyPenalties = define[ApplyPenaltiesArgs](OpApplyPenalties, "apply_penalties", "sampling", "penalties",
+		"repetition, frequency and presence penalties", nil)
+	GreedyArgmax = define(OpGreedyArgmax, "greedy_argmax", "sampling", "argmax", "index of the largest logit of each row",
+		func(a *GreedyArgmaxArgs) *OpError { return columns("logits", a.Logits.Shape) })
+	ApplyTemperature = define[ApplyTemperatureArgs](OpApplyTemperature, "apply_temperature", "sampling", "temperature",
+		"rows divided by their temperature", nil)
+	ApplyMinP = define[ApplyMinPArgs](OpApplyMinP, "apply_min_p", "sampling", "min_p",
+		"-inf where the probability is far below the row's largest", nil)
+	ApplyTopKTopP = defineTopKTopP()
+	ComputeProbs  = define[ComputeProbsArgs](OpComputeProbs, "compute_probs", "sampling", "softmax",
+		"softmax of each row", nil)
+	ComputeLogprobs = define[ComputeLogprobsArgs](OpComputeLogprobs, "compute_logprobs", "sampling", "log_softmax",
+		"logarithm of the softmax of each row", nil)
+	RandomSample = define(OpRandomSample, "random_sample", "sampling", "exponential_race",
+		"one column of each row, drawn with its probability",
+		func(a *RandomSampleArgs) *OpError { return columns("probs", a.Probs.Shape) })
+)
+
+func defineTopKTopP() *Op[ApplyTopKTopPArgs] {
+	o := define[ApplyTopKTopPArgs](OpApplyTopKTopP, "apply_top_k_top_p", "sampling", "top_k_top_p",
+		"-inf for all but the likeliest tokens", nil)
+	o.noop = func(args unsafe.Pointer) bool {
+		a := (*ApplyTopKTopPArgs)(args)
+		return !a.K.Present() && !a.P.Present()
+	}
+	return o
+}
+
+// columns wants rows to choose from.
+func columns(name string, shape [tensor.MaxRank]int64) *OpError {
+	if shape[0] > 0 && shape[1] == 0 {
+		return bad(ErrShape, name, "rows without columns")
+	}
+	return nil
 }

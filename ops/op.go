@@ -1,0 +1,171 @@
+package ops
+
+import (
+	"reflect"
+	"sync"
+	"unsafe"
+
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// Op is one operation of the catalogue with argument record R. Its methods are safe for concurrent use as far as the
+// queues are. There is one exported variable for each op; other values of this type are of no use.
+type Op[R any] struct {
+	core
+	pool sync.Pool // of *R, cleared
+}
+
+// core is what an op is without its record's type.
+type core struct {
+	desc   registry.Descriptor
+	name   string
+	once   sync.Once
+	parsed *spec
+	check  func(args unsafe.Pointer) *OpError // what the tags cannot say; nil if they say all
+	noop   func(args unsafe.Pointer) bool     // the call does nothing though outputs have elements; nil: never
+	alt    func(args unsafe.Pointer) *core    // the op that the call becomes, with the same record layout, or nil; nil: never
+}
+
+// all lists the ops of this package in the order of their definition.
+var all []*core
+
+func init() {
+	for _, c := range all {
+		registry.Describe(c.desc)
+	}
+}
+
+// define makes an op. check sees records whose operands have passed; it may be nil.
+func define[R any](id registry.Op, name, family, mode, doc string, check func(a *R) *OpError) *Op[R] {
+	o := &Op[R]{}
+	o.pool.New = func() any { return new(R) }
+	o.name = name
+	if check != nil {
+		o.check = func(args unsafe.Pointer) *OpError { return check((*R)(args)) }
+	}
+	c := &o.core
+	c.desc = registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: reflect.TypeFor[R](),
+		Validate: func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }}
+	c.desc.Operands = c.spec().list
+	all = append(all, c)
+	return o
+}
+
+// spec returns the compiled tags.
+func (c *core) spec() *spec {
+	c.once.Do(func() { c.parsed = compile(c.desc.Record) })
+	return c.parsed
+}
+
+// ID returns the op's number.
+func (o *Op[R]) ID() registry.Op { return o.desc.Op }
+
+// Name returns the op's name, as in the catalogue.
+func (o *Op[R]) Name() string { return o.name }
+
+// Descriptor returns the op's contract as data.
+func (o *Op[R]) Descriptor() registry.Descriptor { return o.desc }
+
+// Validate checks everything about a call on dev that can be known without reading tensor data: ranks, shapes, dtypes,
+// layouts, devices and attributes. The error is an *OpError. Nothing is allocated for a call that passes.
+func (o *Op[R]) Validate(a *R, dev tensor.Device) error {
+	args := unsafe.Pointer(a)
+	return o.target(args).validate(args, dev)
+}
+
+// Call validates and launches a call whose record is copied into one of the op's own, so that a may be a composite
+// literal. Launch, with a record that the caller keeps, is cheaper.
+func (o *Op[R]) Call(q *registry.Queue, a R) error {
+	p := o.pool.Get().(*R)
+	*p = a
+	err := o.Launch(q, p)
+	var zero R
+	*p = zero
+	o.pool.Put(p)
+	return err
+}
+
+// Launch validates a and launches it on q. The record must stay untouched until Launch returns, its tensors' memory until
+// the queue has done the work. A call whose outputs are all empty is valid or not like any other, but launches nothing.
+//
+// Errors: *OpError for a rejected call or a bad value that a kernel met; the registry's for the rest (ErrNoKernel when no
+// provider serves the op on q's device).
+func (o *Op[R]) Launch(q *registry.Queue, a *R) error {
+	args := unsafe.Pointer(a)
+	c := o.target(args)
+	if err := c.validate(args, q.Device()); err != nil {
+		return err
+	}
+	if c.idle(args) {
+		return nil
+	}
+	return q.Launch(c.desc.Op, args)
+}
+
+// target returns the op that the call is for: o, or what its record turns it into.
+func (o *Op[R]) target(args unsafe.Pointer) *core {
+	if o.alt != nil {
+		if c := o.alt(args); c != nil {
+			return c
+		}
+	}
+	return &o.core
+}
+
+// Bind looks the op's chain up once for many launches on q.
+func (o *Op[R]) Bind(q *registry.Queue) (*Bound[R], error) {
+	b, err := q.Bind(o.desc.Op)
+	if err != nil {
+		return nil, err
+	}
+	return &Bound[R]{op: o, q: q, b: b}, nil
+}
+
+// Bound is an op bound to a queue. Later changes of the registry stay effective.
+type Bound[R any] struct {
+	op *Op[R]
+	q  *registry.Queue
+	b  *registry.Bound
+}
+
+// Launch is Op.Launch on the bound queue.
+func (b *Bound[R]) Launch(a *R) error {
+	args := unsafe.Pointer(a)
+	if c := b.op.target(args); c != &b.op.core {
+		return b.op.Launch(b.q, a)
+	}
+	if err := b.op.validate(args, b.q.Device()); err != nil {
+		return err
+	}
+	return b.LaunchValidated(a)
+}
+
+// LaunchValidated is Launch without the validator, for a record that has passed it and whose metadata did not change.
+// For a record of MatmulBT with a block dtype it is not allowed: bind MatmulBTQuant.
+func (b *Bound[R]) LaunchValidated(a *R) error {
+	args := unsafe.Pointer(a)
+	if b.op.idle(args) {
+		return nil
+	}
+	return b.b.Launch(args)
+}
+
+// Registry returns the bound handle under b, which explains its chain.
+func (b *Bound[R]) Registry() *registry.Bound { return b.b }
+
+// Provider is a provider whose launcher takes the op's own record.
+type Provider[R any] struct {
+	registry.OpProvider // name, priority, tier, traits ...; Fn and Record are filled in by Register
+
+	// Fn runs the call. Its record has passed the validator and has at least one output element. Bad data inside a tensor
+	// is answered with a.Fail(&OpError{Kind: ErrValue, ...}).
+	Fn func(q *registry.Queue, a *R) registry.Status
+}
+
+// Register adds a provider for op o on devices of a kind. Errors are those of Registry.RegisterOpProvider.
+func Register[R any](r *registry.Registry, o *Op[R], kind tensor.Kind, p Provider[R]) (*registry.Registration, error) {
+	q := p.OpProvider
+	q.Fn, q.Record = registry.Erase(p.Fn), reflect.TypeFor[R]()
+	return r.RegisterOpProvider(o.desc.Op, kind, q)
+}

@@ -1,0 +1,279 @@
+package ops
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// The tags of a record's tensor fields, from which descriptor and validator are made:
+//
+//	op      role (in, out, inout), then ",opt" for an operand that may be absent; the operand's name is the field's in snake case
+//	shape   extents, outermost first, each a number, a symbol, or symbol+number ("R+1"); a symbol has one value in a call.
+//	        "A|B": forms of different rank. "any": every rank from 1 on. "like x": the shape of operand x.
+//	dtype   names and classes (below), or "like x": the dtype of operand x
+//	layout  a stride rule (below; contig if the tag is missing), then " lane16" if that layout may stand there too
+
+// dtypeClasses are the words of a dtype tag besides the dtypes' own names.
+var dtypeClasses = map[string][]tensor.DType{
+	"float":    {tensor.F32, tensor.F16, tensor.BF16},
+	"outfloat": {tensor.F32, tensor.BF16},
+	"index":    {tensor.I32, tensor.I64},
+	"mask":     {tensor.I8, tensor.U8},
+	"block":    blockDTypes(), // every block dtype that weights come in
+}
+
+// blockDTypes lists the block types but Q8_1, which only activations have.
+func blockDTypes() (b []tensor.DType) {
+	for t := tensor.DType(0); t < 64; t++ {
+		if t.IsBlock() && t != tensor.Q8_1 {
+			b = append(b, t)
+		}
+	}
+	return b
+}
+
+// layoutRule is a stride rule. A stride is never negative, and that of an extent 0 or 1 does not matter.
+type layoutRule uint8
+
+const (
+	contig    layoutRule = iota // packed row-major
+	rows                        // rank 2, inner stride 1, outer stride >= inner extent
+	inner1                      // innermost stride 1, the others free
+	innerRows                   // dimensions 1.. packed, outer stride >= their product
+	pages                       // the last two dimensions packed, the others free
+	strided                     // any strides
+)
+
+var layoutNames = map[string]layoutRule{
+	"contig": contig, "rows": rows, "inner1": inner1, "inner-rows": innerRows, "pages": pages, "strided": strided,
+}
+
+// maxSymbols bounds the shape symbols of one op.
+const maxSymbols = 12
+
+// extent is one term of a shape: add, or the value of a symbol plus add.
+type extent struct {
+	sym int8 // index into symbols, -1 for none
+	add int64
+}
+
+// operand is one tensor field of a record, ready to be checked.
+type operand struct {
+	name      string
+	offset    uintptr
+	role      registry.Role
+	optional  bool
+	lane16    bool
+	layout    layoutRule
+	anyShape  bool
+	forms     [][]extent // by "|"; nil for any and like
+	likeShape *operand
+	likeDType *operand
+	dtypes    uint64 // bit t is set if dtype t may stand here
+}
+
+// spec is the compiled form of a record's tags.
+type spec struct {
+	operands []*operand // in record order
+	order    []*operand // operands that others are like come first
+	outs     []*operand
+	symbols  []string
+	list     []registry.Operand
+}
+
+var tensorType = reflect.TypeFor[tensor.Tensor]()
+
+// compile reads the tags of record. A malformed tag is a programming error and panics.
+func compile(record reflect.Type) *spec {
+	s := &spec{}
+	for f := range record.Fields() {
+		if f.Type != tensorType {
+			continue
+		}
+		s.operands = append(s.operands, &operand{name: snake(f.Name), offset: f.Offset})
+	}
+	i := 0
+	for f := range record.Fields() {
+		if f.Type != tensorType {
+			continue
+		}
+		if err := s.parse(s.operands[i], f.Tag); err != nil {
+			panic(fmt.Sprintf("ops: %v.%s: %v", record, f.Name, err))
+		}
+		i++
+	}
+	for _, o := range s.operands {
+		if o.likeShape == nil && o.likeDType == nil {
+			s.order = append(s.order, o)
+		}
+		if o.role != registry.In {
+			s.outs = append(s.outs, o)
+		}
+	}
+	for _, o := range s.operands {
+		if o.likeShape != nil || o.likeDType != nil {
+			s.order = append(s.order, o)
+		}
+	}
+	return s
+}
+
+func (s *spec) parse(o *operand, tag reflect.StructTag) error {
+	role, opt, _ := strings.Cut(tag.Get("op"), ",")
+	switch role {
+	case "in":
+	case "out":
+		o.role = registry.Out
+	case "inout":
+		o.role = registry.InOut
+	default:
+		return fmt.Errorf("role %q", role)
+	}
+	switch opt {
+	case "":
+	case "opt":
+		o.optional = true
+	default:
+		return fmt.Errorf("option %q", opt)
+	}
+
+	shape := tag.Get("shape")
+	if name, ok := strings.CutPrefix(shape, "like "); ok {
+		if o.likeShape = s.operand(name); o.likeShape == nil || o.likeShape == o {
+			return fmt.Errorf("shape %q", shape)
+		}
+	} else if o.anyShape = shape == "any"; !o.anyShape {
+		for form := range strings.SplitSeq(shape, "|") {
+			var dims []extent
+			for term := range strings.SplitSeq(form, ",") {
+				e, err := s.extent(term)
+				if err != nil {
+					return err
+				}
+				dims = append(dims, e)
+			}
+			o.forms = append(o.forms, dims)
+		}
+	}
+
+	dtype := tag.Get("dtype")
+	if name, ok := strings.CutPrefix(dtype, "like "); ok {
+		if o.likeDType = s.operand(name); o.likeDType == nil || o.likeDType == o {
+			return fmt.Errorf("dtype %q", dtype)
+		}
+	}
+	for word := range strings.FieldsSeq(dtype) {
+		if o.likeDType != nil {
+			break
+		}
+		class, ok := dtypeClasses[word]
+		if !ok {
+			t, err := tensor.ParseDType(word)
+			if err != nil {
+				return err
+			}
+			class = []tensor.DType{t}
+		}
+		for _, t := range class {
+			o.dtypes |= 1 << t
+		}
+	}
+
+	layout := tag.Get("layout")
+	rule, lane16 := strings.CutSuffix(layout, " lane16")
+	o.lane16 = lane16
+	if rule != "" {
+		r, ok := layoutNames[rule]
+		if !ok {
+			return fmt.Errorf("layout %q", layout)
+		}
+		o.layout = r
+	} else {
+		layout = "contig"
+	}
+	s.list = append(s.list, registry.Operand{Name: o.name, Role: o.role, Optional: o.optional,
+		Shape: shape, DType: dtype, Layout: layout, Offset: o.offset})
+	return nil
+}
+
+// extent parses "3", "T" or "R+1".
+func (s *spec) extent(term string) (extent, error) {
+	name, plus, _ := strings.Cut(term, "+")
+	e := extent{sym: -1}
+	if n, err := strconv.ParseInt(name, 10, 64); err == nil {
+		e.add = n
+		return e, nil
+	}
+	if plus != "" {
+		n, err := strconv.ParseInt(plus, 10, 64)
+		if err != nil {
+			return e, err
+		}
+		e.add = n
+	}
+	if name == "" {
+		return e, fmt.Errorf("empty extent in a shape")
+	}
+	i := slices.Index(s.symbols, name)
+	if i < 0 {
+		if len(s.symbols) == maxSymbols {
+			return e, fmt.Errorf("more than %d symbols", maxSymbols)
+		}
+		i = len(s.symbols)
+		s.symbols = append(s.symbols, name)
+	}
+	e.sym = int8(i)
+	return e, nil
+}
+
+func (s *spec) operand(name string) *operand {
+	for _, o := range s.operands {
+		if o.name == name {
+			return o
+		}
+	}
+	return nil
+}
+
+// snake turns a field name into an operand name: QueryStartLoc into query_start_loc, TokenIDs into token_ids, QKV into qkv.
+func snake(s string) string {
+	var b strings.Builder
+	upper := func(i int) bool { return i < len(s) && s[i] >= 'A' && s[i] <= 'Z' }
+	for i := range len(s) {
+		// A word starts at an upper-case letter after a lower-case one, and at the last of several when a lower-case
+		// letter other than a plural s follows.
+		if upper(i) && i > 0 {
+			lowerNext := i+1 < len(s) && !upper(i+1) && !(s[i+1] == 's' && i+2 == len(s))
+			if !upper(i-1) || lowerNext {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return strings.ToLower(b.String())
+}
+
+// String returns the form of a shape tag.
+func (s *spec) formString(form []extent) string {
+	var b strings.Builder
+	for i, e := range form {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		switch {
+		case e.sym < 0:
+			fmt.Fprint(&b, e.add)
+		case e.add != 0:
+			fmt.Fprintf(&b, "%s+%d", s.symbols[e.sym], e.add)
+		default:
+			b.WriteString(s.symbols[e.sym])
+		}
+	}
+	return b.String()
+}
