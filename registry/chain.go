@@ -1,0 +1,247 @@
+package registry
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// chain is the compiled list of usable providers of one op on one device.
+type chain struct {
+	slot      *slot
+	desc      *Descriptor
+	steps     []step           // usable, best first, borrowed reference kernels last
+	err       *NoProviderError // when steps is empty
+	dropped   []drop
+	all       []*Registration // every registered provider in chain order
+	refWhy    string          // why nothing was borrowed
+	fallOn    bool            // a failure that enqueued nothing goes on to the next step
+	announced atomic.Bool     // its event went out
+	hot       atomic.Bool     // lookups have nothing to do but return
+}
+
+// step is one usable provider.
+type step struct {
+	fn    Launcher
+	guard guard // what has to be looked at before the call
+	id    int   // of the kernel's counters
+	k     *kernelState
+	g     *Registration
+	seen  atomic.Uint32 // reasons whose fallback event went out
+}
+
+type guard uint8
+
+const (
+	guardAccept guard = 1 << iota
+	guardLibrary
+	guardTest
+	guardCapture  // not capture-safe, on a device that can capture
+	guardBorrowed // a CPU kernel on another device
+	guardWarn     // policy warn
+	guardStrict   // registry-wide strict mode
+)
+
+type drop struct {
+	g      *Registration
+	why    DropReason
+	detail string
+}
+
+// DropReason says why a registered provider is not in a chain.
+type DropReason uint8
+
+// Reasons of absence.
+const (
+	DropUnsupported DropReason = iota // the predicate refused the device
+	DropDisabled
+	DropQuarantined // its self-test failed
+	DropOverridden  // another kernel is forced
+	DropLibrary     // its library was withdrawn
+)
+
+// String returns the reason's name as Explain prints it.
+func (d DropReason) String() string {
+	return [...]string{"unsupported", "disabled", "quarantined", "overridden", "library"}[min(d, DropLibrary)]
+}
+
+// MarshalText encodes the name.
+func (d DropReason) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// kernelState is what outlives recompilation for one kernel on one device: its counters' number and its fallback entry.
+type kernelState struct {
+	id       int
+	slot     *slot
+	g        *Registration // the newest of this name
+	borrowed bool
+	base     cell     // folded from closed queues, and counted without a queue
+	below    Launcher // what GetOpFallback returns
+}
+
+func (k *kernelState) provider() string {
+	if k.borrowed {
+		return ReferenceProviderName
+	}
+	return k.g.p.Name
+}
+
+func (k *kernelState) tier() Tier {
+	if k.borrowed {
+		return Borrowed
+	}
+	return k.g.p.Tier
+}
+
+func (k *kernelState) priority() int32 {
+	if k.borrowed {
+		return ReferenceTierPriority
+	}
+	return k.g.p.Priority
+}
+
+// slot returns the lasting part of a chain, made on first use; r.mu is held.
+func (s *state) slot(ref slotRef) *slot {
+	sl := s.slots[ref]
+	if sl == nil {
+		sl = &slot{r: s.r, op: ref.op, dev: ref.dev, dn: deviceNumber(ref.dev), kernels: map[string]*kernelState{}}
+		sl.entry = sl.run
+		s.slots[ref] = sl
+	}
+	return sl
+}
+
+// kernel returns the lasting part of a step; r.mu is held.
+func (sl *slot) kernel(g *Registration, borrowed bool) *kernelState {
+	name := g.p.Kernel
+	if borrowed {
+		name = ReferenceProviderName + "/" + name
+	}
+	k := sl.kernels[name]
+	if k == nil {
+		k = &kernelState{slot: sl, g: g, borrowed: borrowed}
+		k.below = k.runBelow
+		sl.r.cells.add(k)
+		sl.kernels[name] = k
+	}
+	k.g = g
+	return k
+}
+
+// compile builds one chain; verdicts are there. r.mu is held.
+func (s *state) compile(ref slotRef) *chain {
+	c := &chain{slot: s.slot(ref), desc: s.ops.byID[ref.op], all: s.regs[slotKey{ref.op, ref.dev.Kind}], fallOn: s.fallOn[ref.op]}
+	usable, dropped := s.ranked(ref.op, ref.dev)
+	c.dropped = dropped
+	var lent []*Registration
+	if ref.dev.Kind != tensor.CPU {
+		if c.refWhy = s.referenceRefused(ref.dev); c.refWhy == "" {
+			lent, _ = s.ranked(ref.op, tensor.Device{})
+			lent = slices.DeleteFunc(lent, func(g *Registration) bool { return s.disabledBy(g, ref.dev, true) != "" })
+			if len(lent) == 0 {
+				c.refWhy = "no usable CPU kernel"
+			}
+		}
+	}
+	steps := make([]step, len(usable)+len(lent))
+	for i := range steps {
+		st := &steps[i]
+		if i < len(usable) {
+			st.g = usable[i]
+			st.k = c.slot.kernel(st.g, false)
+			if ref.dev.Kind != tensor.CPU && !st.g.p.Traits.CaptureSafe {
+				st.guard |= guardCapture
+			}
+			if st.g.p.SelfTest != nil && st.g.test(ref.dev).state.Load() == untested {
+				st.guard |= guardTest
+			}
+		} else {
+			st.g = lent[i-len(usable)]
+			st.k = c.slot.kernel(st.g, true)
+			st.guard |= guardBorrowed
+			if s.referencePolicy(ref.dev) == ReferenceWarn {
+				st.guard |= guardWarn
+			}
+			if s.opts.Strict {
+				st.guard |= guardStrict
+			}
+		}
+		st.fn, st.id = st.g.p.Fn, st.k.id
+		if st.g.accept != nil {
+			st.guard |= guardAccept
+		}
+		if st.g.p.Library != nil {
+			st.guard |= guardLibrary
+		}
+	}
+	c.steps = steps
+	c.finish()
+	return c
+}
+
+// ranked returns the providers of op that are usable on dev, best first, and the others with their reasons.
+func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, dropped []drop) {
+	for _, g := range s.regs[slotKey{op, dev.Kind}] {
+		by := s.disabledBy(g, dev, false)
+		switch {
+		case by != "":
+			dropped = append(dropped, drop{g, DropDisabled, "by " + by})
+		case g.p.Supports != nil && !g.verdicts[dev].OK:
+			dropped = append(dropped, drop{g, DropUnsupported, g.verdicts[dev].Reason})
+		case g.p.SelfTest != nil && g.test(dev).state.Load() == testFailed:
+			dropped = append(dropped, drop{g, DropQuarantined, g.test(dev).err.Error()})
+		default:
+			usable = append(usable, g)
+		}
+	}
+	return s.overridden(op, usable, dropped)
+}
+
+// finish builds the error of an empty chain.
+func (c *chain) finish() {
+	if len(c.steps) > 0 {
+		return
+	}
+	c.err = &NoProviderError{Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev, Reference: c.refWhy}
+	for _, d := range c.dropped {
+		c.err.Candidates = append(c.err.Candidates, Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority,
+			Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail})
+	}
+}
+
+// native reports whether a provider of the device itself is usable.
+func (c *chain) native() bool { return len(c.steps) > 0 && !c.steps[0].k.borrowed }
+
+// below returns the index of the first step that stands under the registered provider g.
+func (c *chain) below(g *Registration) int {
+	for i := range c.steps {
+		if s := &c.steps[i]; s.k.borrowed || g.compare(s.g) < 0 {
+			return i
+		}
+	}
+	return len(c.steps)
+}
+
+// derive returns c without the steps that keep refuses (it returns why). The copy is never announced.
+func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
+	n := &chain{slot: c.slot, desc: c.desc, all: c.all, refWhy: c.refWhy, fallOn: c.fallOn}
+	n.dropped = append(n.dropped, c.dropped...)
+	var kept []*step
+	for i := range c.steps {
+		s := &c.steps[i]
+		if why, detail, ok := keep(s); ok {
+			kept = append(kept, s)
+		} else {
+			n.dropped = append(n.dropped, drop{s.g, why, detail})
+		}
+	}
+	n.steps = make([]step, len(kept))
+	for i, s := range kept {
+		n.steps[i].copy(s)
+	}
+	n.hot.Store(true)
+	n.finish()
+	return n
+}
+
+func (s *step) copy(o *step) { s.fn, s.guard, s.id, s.k, s.g = o.fn, o.guard, o.id, o.k, o.g }

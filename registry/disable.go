@@ -1,0 +1,189 @@
+package registry
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// entry is one parsed item of a disable list: a kernel or provider name, for one op or all, on one device, kind or all.
+type entry struct {
+	text   string
+	name   string
+	op     string // name or alias, "" for all
+	hasDev bool
+	dev    tensor.Device
+	exact  bool // dev names one instance, not a kind
+}
+
+// nameSet is a group of entries that comes and goes together.
+type nameSet struct {
+	entries []entry
+	manual  bool // DisableOpProvider's and the options' own
+}
+
+// parseEntry reads "name", "name@op", "name@device" or both qualifiers in any order.
+func parseEntry(text string) (entry, error) {
+	parts := strings.Split(text, "@")
+	e := entry{text: text, name: parts[0]}
+	if err := checkName("kernel or provider", e.name); err != nil {
+		return entry{}, err
+	}
+	for _, q := range parts[1:] {
+		if d, err := tensor.ParseDevice(q); err == nil && !e.hasDev {
+			e.hasDev, e.dev, e.exact = true, d, strings.Contains(q, ":")
+		} else if e.op == "" && checkName("op", q) == nil {
+			e.op = q
+		} else {
+			return entry{}, fmt.Errorf("registry: %q: qualifier %q is neither an op nor a device: %w", text, q, ErrName)
+		}
+	}
+	return e, nil
+}
+
+// names reports whether e is about g at all, on some device.
+func (e *entry) names(ops map[string]Op, g *Registration) bool {
+	return g.is(e.name) && e.about(ops, g.op) && (!e.hasDev || e.dev.Kind == g.kind || g.kind == tensor.CPU)
+}
+
+func (e *entry) about(ops map[string]Op, op Op) bool {
+	if e.op == "" {
+		return true
+	}
+	got, ok := ops[e.op]
+	return ok && got == op
+}
+
+// covers reports whether e disables g on dev, where it may be borrowed.
+func (e *entry) covers(ops map[string]Op, g *Registration, dev tensor.Device, borrowed bool) bool {
+	return (g.is(e.name) || borrowed && e.name == ReferenceProviderName) && e.about(ops, g.op) &&
+		(!e.hasDev || e.dev.Kind == dev.Kind && (!e.exact || e.dev.Index == dev.Index))
+}
+
+// disabledBy returns the entry that disables g on dev, "" if none does.
+func (s *state) disabledBy(g *Registration, dev tensor.Device, borrowed bool) string {
+	for _, set := range s.disabled {
+		for i := range set.entries {
+			if set.entries[i].covers(s.ops.names, g, dev, borrowed) {
+				return set.entries[i].text
+			}
+		}
+	}
+	return ""
+}
+
+// touchNamed marks the chains that the entries are about.
+func (s *state) touchNamed(entries []entry) {
+	for i := range entries {
+		e := &entries[i]
+		for k, list := range s.regs {
+			if slices.ContainsFunc(list, func(g *Registration) bool {
+				return e.name == ReferenceProviderName && k.kind == tensor.CPU || e.names(s.ops.names, g)
+			}) {
+				s.touchKind(k.op, k.kind)
+			}
+		}
+	}
+}
+
+// unmatched lists the entries that match no registration.
+func (s *state) unmatched(entries []entry) (out []entry) {
+next:
+	for _, e := range entries {
+		if e.name == ReferenceProviderName {
+			continue
+		}
+		for _, list := range s.regs {
+			for _, g := range list {
+				if e.names(s.ops.names, g) {
+					continue next
+				}
+			}
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// Disable takes kernels out of every chain until restore is called: entries are a kernel's or a provider's name, alone
+// or as name@op, name@device ("name@cuda", "name@cuda:1") or with both qualifiers. It returns after the new chains are
+// published. An entry that matches nothing registered is an error (*UnknownNameError with the nearest names) and then
+// nothing is disabled. restore undoes exactly this call, whatever happened in between; calling it twice is harmless.
+func (r *Registry) Disable(entries ...string) (restore func(), err error) {
+	set := &nameSet{}
+	for _, text := range entries {
+		e, err := parseEntry(text)
+		if err != nil {
+			return func() {}, err
+		}
+		set.entries = append(set.entries, e)
+	}
+	err = r.mutate(func(s *state) error {
+		for _, e := range s.unmatched(set.entries) {
+			return &UnknownNameError{Name: e.text, Near: s.nearest(e.name)}
+		}
+		s.disabled = append(slices.Clone(s.disabled), set)
+		s.touchNamed(set.entries)
+		return nil
+	})
+	if err != nil {
+		return func() {}, err
+	}
+	return func() {
+		_ = r.mutate(func(s *state) error {
+			if i := slices.Index(s.disabled, set); i >= 0 {
+				s.disabled = slices.Delete(slices.Clone(s.disabled), i, i+1)
+				s.touchNamed(set.entries)
+			}
+			return nil
+		})
+	}, nil
+}
+
+// DisableOpProvider disables or enables a kernel or provider by exact name, for all ops and devices; scoped entries as
+// in Disable are accepted. It reports whether the name matches a registration; an unmatched name is kept and takes
+// effect on a later registration. ErrName for a malformed name. Enabling also removes such an entry that came from the
+// options.
+func (r *Registry) DisableOpProvider(name string, disabled bool) (matched bool, err error) {
+	e, err := parseEntry(name)
+	if err != nil {
+		return false, err
+	}
+	err = r.mutate(func(s *state) error {
+		s.seal()
+		matched = len(s.unmatched([]entry{e})) == 0
+		set := s.manualSet()
+		i := slices.IndexFunc(set.entries, func(o entry) bool { return o.text == e.text })
+		switch {
+		case disabled && i < 0:
+			set.entries = append(slices.Clone(set.entries), e)
+		case !disabled && i >= 0:
+			set.entries = slices.Delete(slices.Clone(set.entries), i, i+1)
+		default:
+			return nil
+		}
+		s.touchNamed([]entry{e})
+		return nil
+	})
+	return matched, err
+}
+
+// manualSet is the set that DisableOpProvider and the options share.
+func (s *state) manualSet() *nameSet {
+	for _, set := range s.disabled {
+		if set.manual {
+			return set
+		}
+	}
+	set := &nameSet{manual: true}
+	s.disabled = append(slices.Clone(s.disabled), set)
+	return set
+}
+
+// OpProviderDisabled reports whether DisableOpProvider, Disable or the options disable exactly this entry at present.
+func (r *Registry) OpProviderDisabled(name string) bool {
+	t, err := r.snapshot()
+	return err == nil && t.disabled[name]
+}

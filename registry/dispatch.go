@@ -1,0 +1,223 @@
+package registry
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// trace remembers how one walk went, for the error at its end.
+type trace struct {
+	reasons [16]Reason // why the first steps declined
+	at      int        // the step that ended the walk
+}
+
+// launch walks the chain for one call.
+func (c *chain) launch(q *Queue, args unsafe.Pointer) error {
+	if args == nil {
+		return fmt.Errorf("registry: %s: record: %w", c.desc.Name, ErrNil)
+	}
+	if !c.hot.Load() {
+		c.announce()
+	}
+	if c.err != nil {
+		c.slot.noKernel.Add(1)
+		return c.err
+	}
+	h := (*Header)(args)
+	if h.Err != nil {
+		h.Err = nil
+	}
+	var tr trace
+	st := c.walk(q, 0, args, &tr)
+	h.Status = st
+	if st.Code() == OK {
+		return nil
+	}
+	return c.failure(st, h, &tr)
+}
+
+// walk tries the steps from index i on. It returns the status of the step that ended the walk; past the last step that
+// is the last decline.
+func (c *chain) walk(q *Queue, i int, args unsafe.Pointer, tr *trace) Status {
+	st := Decline(ReasonOther)
+	for ; i < len(c.steps); i++ {
+		s := &c.steps[i]
+		st = s.run(q, args)
+		tr.at = i
+		if st.Code() == OK {
+			return st
+		}
+		r := st.Reason()
+		if st.Code() != Declined {
+			if !c.fallOn || st&statusNothingEnqueued == 0 || i+1 == len(c.steps) {
+				return st
+			}
+			r = ReasonOther
+		}
+		if i < len(tr.reasons) {
+			tr.reasons[i] = r
+		}
+		if bit := uint32(1) << (r & 31); s.seen.Load()&bit == 0 {
+			c.fellBack(i, r)
+		}
+	}
+	return st
+}
+
+// run makes one call and counts its outcome.
+func (s *step) run(q *Queue, args unsafe.Pointer) Status {
+	k := q.cell(s.id)
+	if uint16(s.guard)|uint16((*Header)(args).Flags) != 0 {
+		return s.guarded(q, k, args)
+	}
+	return s.call(q, k, args)
+}
+
+func (s *step) call(q *Queue, k *cell, args unsafe.Pointer) Status {
+	fwd := k.forwarded.Load()
+	st := s.fn(q, args)
+	if st.Code() == OK && k.forwarded.Load() == fwd {
+		k.executed.Add(1)
+		return st
+	}
+	return s.settle(q, k, args, st, fwd)
+}
+
+// settle handles every outcome but a plain OK: growth, forwarding, decline, failure.
+func (s *step) settle(q *Queue, k *cell, args unsafe.Pointer, st Status, fwd uint64) Status {
+	if st.Code() == Grow {
+		if _, err := q.Reserve(st.Payload(), 64); err != nil {
+			st = Decline(ReasonWorkspace)
+		} else if st = s.fn(q, args); st.Code() == Grow {
+			st = Decline(ReasonWorkspace)
+		}
+	}
+	switch st.Code() {
+	case OK:
+		if k.forwarded.Load() != fwd {
+			k.forwarded.Store(fwd)
+			k.declined[ReasonForwarded].Add(1)
+		} else {
+			k.executed.Add(1)
+		}
+	case Declined:
+		k.forwarded.Store(fwd)
+		if int(st.Reason()) >= NumReasons || st.Reason() == ReasonForwarded {
+			st = Decline(ReasonOther)
+		}
+		k.declined[st.Reason()].Add(1)
+	default:
+		k.failed.Add(1)
+	}
+	return st
+}
+
+// guarded looks at everything that may stand between a step and its call.
+func (s *step) guarded(q *Queue, k *cell, args unsafe.Pointer) Status {
+	h := (*Header)(args)
+	if r := s.refuses(q, h); r != ReasonNone {
+		k.declined[r].Add(1)
+		return Decline(r)
+	}
+	if s.guard&guardBorrowed != 0 {
+		if st := s.borrow(q, k, h); st != 0 {
+			return st
+		}
+	}
+	if s.guard&guardLibrary != 0 {
+		if !s.g.enter() {
+			k.declined[ReasonLibrary].Add(1)
+			return Decline(ReasonLibrary)
+		}
+		defer s.g.leave()
+	}
+	st := s.call(q, k, args)
+	if s.guard&guardBorrowed != 0 && st.Code() == OK {
+		s.k.slot.referenceUsed(s)
+	}
+	return st
+}
+
+// refuses is the part of a step's refusals that needs no kernel.
+func (s *step) refuses(q *Queue, h *Header) Reason {
+	switch {
+	case h.Flags&FlagDeterministic != 0 && s.g.p.Traits.Nondeterministic:
+		return ReasonNumerics
+	case s.guard&guardCapture != 0 && q.capturing():
+		return ReasonCapture
+	case s.guard&guardTest != 0 && !q.tests && !s.g.believed(q, s.k.slot):
+		return ReasonDevice
+	case s.guard&guardAccept != 0:
+		return s.g.accept.check(unsafe.Pointer(h))
+	}
+	return ReasonNone
+}
+
+// failure turns the status that ended a walk into an error.
+func (c *chain) failure(st Status, h *Header, tr *trace) error {
+	if st.Code() == Declined {
+		e := &DeclinedError{Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev}
+		for i := range c.steps {
+			r := ReasonOther
+			if i < len(tr.reasons) {
+				r = tr.reasons[i]
+			}
+			e.Refusals = append(e.Refusals, Refusal{Kernel: c.steps[i].g.p.Kernel, Reason: r})
+		}
+		return e
+	}
+	if e, ok := h.Err.(*StrictError); ok {
+		return e
+	}
+	return &LaunchError{Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev, Kernel: c.steps[tr.at].g.p.Kernel, Status: st, Err: h.Err}
+}
+
+// run is the entry that GetOp returns: it dispatches through the slot's present chain, whatever the chain was when the
+// entry was looked up.
+func (sl *slot) run(q *Queue, args unsafe.Pointer) Status {
+	return sl.walk(q, args, func(*chain) int { return 0 })
+}
+
+// runBelow is the entry that GetOpFallback returns: it dispatches below the kernel, and leaves it the note that its call
+// was forwarded.
+func (k *kernelState) runBelow(q *Queue, args unsafe.Pointer) Status {
+	st := k.slot.walk(q, args, func(c *chain) int { return c.below(k.g) })
+	if st.Code() == OK {
+		q.cell(k.id).forwarded.Add(1)
+	}
+	return st
+}
+
+func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Status {
+	if args == nil {
+		return Failure(0).NothingEnqueued()
+	}
+	h := (*Header)(args)
+	if q == nil || q.reg != sl.r {
+		return h.Fail(fmt.Errorf("registry: %s: launched without a queue of its registry: %w", sl.r.OpName(sl.op), ErrArgument))
+	}
+	t := sl.r.cur.Load()
+	c := t.at(sl.dn, sl.op)
+	if q.scope != nil {
+		c = q.scope.chain(t, c)
+	}
+	if c.err != nil {
+		sl.noKernel.Add(1)
+		return h.Fail(c.err)
+	}
+	var tr trace
+	return c.walk(q, from(c), args, &tr)
+}
+
+// present reports whether the CPU can see every operand of a record.
+func present(d *Descriptor, h *Header) bool {
+	for i := range d.Operands {
+		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), d.Operands[i].Offset))
+		if x.Present() && x.Host == nil && x.Numel() != 0 {
+			return false
+		}
+	}
+	return true
+}

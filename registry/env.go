@@ -1,0 +1,276 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Options configure a Registry. The zero value is a quiet registry with the reference tier at policy warn.
+type Options struct {
+	Disable           []string          // entries as Registry.Disable takes them
+	Override          map[string]string // op name or alias: kernel or provider that heads the chain
+	Force             map[string]string // op name or alias: the only kernel; beats every other choice
+	Reference         ReferencePolicy
+	Strict            bool     // a launch fails instead of running on a borrowed CPU kernel
+	Stats             bool     // count Selections; events go to standard error if there is no Observer and no Logger
+	Explain           []string // ops whose chain is printed at its first launch; "all"
+	FallbackOnFailure []string // ops that go on to the next kernel after a failure that enqueued nothing
+	Observer          Observer
+	Logger            *slog.Logger // used when Observer is nil; nil: silent
+	ExplainTo         io.Writer    // nil: standard error
+
+	// The rest is read here and used by the packages that it is meant for.
+	Config         string   // file with further settings
+	Threads        int      // CPU worker threads, 0: as many as the machine and its limits give
+	PluginPath     []string // folders of plugin libraries
+	DisablePlugins bool
+	CUBLASLt       string // path of the library
+	CUDASync       bool   // synchronise after each CUDA launch
+	MLX            string // path of the library
+}
+
+// Warning is something in the options or the environment that was not understood or names nothing known.
+type Warning struct {
+	Name string `json:"name"` // variable or option
+	Text string `json:"text"`
+}
+
+// String returns "NAME: text".
+func (w Warning) String() string { return w.Name + ": " + w.Text }
+
+// EnvVar is one row of the environment table.
+type EnvVar struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	Source  string `json:"source"` // "default", or the variable that was set: an alias counts as a source of its own
+	Meaning string `json:"meaning"`
+}
+
+// variable is one row of the parser's table.
+type variable struct {
+	name, alias, meaning string
+	set                  func(o *Options, v string) error
+}
+
+func flag(at func(*Options) *bool) func(*Options, string) error {
+	return func(o *Options, v string) error {
+		b, err := strconv.ParseBool(v)
+		if err != nil {
+			return fmt.Errorf("%q is not a truth value (1, true, 0, false)", v)
+		}
+		*at(o) = b
+		return nil
+	}
+}
+
+func text(at func(*Options) *string) func(*Options, string) error {
+	return func(o *Options, v string) error { *at(o) = v; return nil }
+}
+
+var variables = []variable{
+	{"OPMUX_DISABLE", "VT_OP_PROVIDER_DISABLE", "kernels or providers to leave out: name, name@op, name@device; comma list", func(o *Options, v string) error {
+		var bad []string
+		for _, e := range list(v, ",") {
+			if _, err := parseEntry(e); err != nil {
+				bad = append(bad, strconv.Quote(clip(e)))
+				continue
+			}
+			if !slices.Contains(o.Disable, e) {
+				o.Disable = append(o.Disable, e)
+			}
+		}
+		if len(bad) > 0 {
+			return fmt.Errorf("not a name, name@op or name@device: %s", strings.Join(bad, ", "))
+		}
+		return nil
+	}},
+	{"OPMUX_STATS", "VT_OP_PROVIDER_STATS", "count selections and log events to standard error", flag(func(o *Options) *bool { return &o.Stats })},
+	{"OPMUX_STRICT", "", "fail instead of running on a borrowed CPU kernel", flag(func(o *Options) *bool { return &o.Strict })},
+	{"OPMUX_REFERENCE", "", "borrowed CPU kernels: off, warn, allow", func(o *Options, v string) error {
+		for _, p := range []ReferencePolicy{ReferenceOff, ReferenceWarn, ReferenceAllow} {
+			if strings.EqualFold(v, p.String()) {
+				o.Reference = p
+				return nil
+			}
+		}
+		return fmt.Errorf("%q is not off, warn or allow", clip(v))
+	}},
+	{"OPMUX_OVERRIDE", "", "op=kernel;...: the kernel that heads the op's chain", func(o *Options, v string) error { return pairs(&o.Override, v) }},
+	{"OPMUX_FORCE", "", "op=kernel;...: the only kernel of the op; beats every other choice", func(o *Options, v string) error { return pairs(&o.Force, v) }},
+	{"OPMUX_CONFIG", "", "file with further settings", text(func(o *Options) *string { return &o.Config })},
+	{"OPMUX_EXPLAIN", "", "ops whose chain is printed at the first launch; comma list or all", func(o *Options, v string) error {
+		o.Explain = list(v, ",")
+		return nil
+	}},
+	{"OPMUX_THREADS", "", "CPU worker threads", func(o *Options, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > 4096 {
+			return fmt.Errorf("%q is not a number from 1 to 4096", clip(v))
+		}
+		o.Threads = n
+		return nil
+	}},
+	{"OPMUX_PLUGIN_PATH", "", "folders of plugin libraries", func(o *Options, v string) error {
+		o.PluginPath = list(v, string(os.PathListSeparator))
+		return nil
+	}},
+	{"OPMUX_DISABLE_PLUGINS", "", "load no plugins", flag(func(o *Options) *bool { return &o.DisablePlugins })},
+	{"OPMUX_CUBLASLT", "", "path of the cuBLASLt library", text(func(o *Options) *string { return &o.CUBLASLt })},
+	{"OPMUX_CUDA_SYNC", "", "synchronise after each CUDA launch", flag(func(o *Options) *bool { return &o.CUDASync })},
+	{"OPMUX_MLX", "", "path of the MLX library", text(func(o *Options) *string { return &o.MLX })},
+}
+
+// testVariables are known to tests only; they set no option.
+var testVariables = []variable{{name: "OPMUX_CONFORMANCE", meaning: "folder of the conformance files (tests)"}}
+
+// OptionsFromEnv reads every variable of EnvTable through lookup (os.LookupEnv, or a test's). An empty value is as good
+// as none. What it does not understand is left at its default and reported; it never fails.
+func OptionsFromEnv(lookup func(string) (string, bool)) (Options, []Warning) {
+	var o Options
+	var warnings []Warning
+	for _, v := range variables {
+		for _, name := range []string{v.alias, v.name} { // the own name speaks last
+			if name == "" {
+				continue
+			}
+			val, ok := lookup(name)
+			if val = strings.TrimSpace(val); !ok || val == "" {
+				continue
+			}
+			if err := v.set(&o, val); err != nil {
+				warnings = append(warnings, Warning{name, err.Error()})
+			}
+		}
+	}
+	return o, warnings
+}
+
+// EnvTable lists every variable with its value, where that comes from, and its meaning.
+func EnvTable(lookup func(string) (string, bool)) []EnvVar {
+	var out []EnvVar
+	for _, v := range slices.Concat(variables, testVariables) {
+		e := EnvVar{Name: v.name, Source: "default", Meaning: v.meaning}
+		for _, name := range []string{v.alias, v.name} {
+			if name == "" {
+				continue
+			}
+			if val, ok := lookup(name); ok && strings.TrimSpace(val) != "" {
+				e.Value, e.Source = val, name
+			}
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// UnknownVariables reports the OPMUX_ variables of an environment ("NAME=value" each) that EnvTable does not list, with
+// the nearest known names.
+func UnknownVariables(environ []string) (out []Warning) {
+	var known []string
+	for _, v := range slices.Concat(variables, testVariables) {
+		known = append(known, v.name)
+	}
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "OPMUX_") && !slices.Contains(known, name) {
+			out = append(out, Warning{clip(name), "unknown variable; nearest: " + strings.Join(near(name, known), ", ")})
+		}
+	}
+	return out
+}
+
+// environment is what Default reads at its first compile.
+func environment() (Options, []Warning) {
+	o, w := OptionsFromEnv(os.LookupEnv)
+	return o, append(w, UnknownVariables(os.Environ())...)
+}
+
+func list(v, sep string) (out []string) {
+	for _, s := range strings.Split(v, sep) {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// pairs reads "op=kernel" items, separated by ; or ,
+func pairs(to *map[string]string, v string) error {
+	var bad []string
+	for _, item := range list(strings.ReplaceAll(v, ";", ","), ",") {
+		op, kernel, ok := strings.Cut(item, "=")
+		op, kernel = strings.TrimSpace(op), strings.TrimSpace(kernel)
+		if !ok || checkName("op", op) != nil || checkName("kernel", kernel) != nil {
+			bad = append(bad, strconv.Quote(clip(item)))
+			continue
+		}
+		if *to == nil {
+			*to = map[string]string{}
+		}
+		(*to)[op] = kernel
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("not op=kernel: %s", strings.Join(bad, ", "))
+	}
+	return nil
+}
+
+// clip shortens what a message quotes.
+func clip(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	n := 64
+	for !utf8.RuneStart(s[n]) && n > 0 {
+		n--
+	}
+	return s[:n] + "..."
+}
+
+// near returns up to three names within a third of their length of s, nearest first.
+func near(s string, names []string) []string {
+	type scored struct {
+		name string
+		d    int
+	}
+	var c []scored
+	s = clip(s)
+	for _, n := range names {
+		if d := distance(s, n); d <= max(2, len(n)/3) || strings.Contains(n, s) || strings.Contains(s, n) {
+			c = append(c, scored{n, d})
+		}
+	}
+	slices.SortFunc(c, func(a, b scored) int { return cmp.Or(cmp.Compare(a.d, b.d), cmp.Compare(a.name, b.name)) })
+	var out []string
+	for i := 0; i < len(c) && len(out) < 3; i++ {
+		if i == 0 || c[i].name != c[i-1].name {
+			out = append(out, c[i].name)
+		}
+	}
+	return out
+}
+
+// distance is Levenshtein's, over bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diag + b2i(a[i] != b[j])
+			diag = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diag+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,161 @@
+package registry
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/tensor"
+)
+
+// Step is one kernel of an Explanation.
+type Step struct {
+	Kernel   string `json:"kernel"`
+	Provider string `json:"provider"`
+	Tier     string `json:"tier"`
+	Priority int32  `json:"priority"`
+	State    string `json:"state"`            // "usable", or why not
+	Detail   string `json:"detail,omitempty"` // the reason's own words
+	Traits   Traits `json:"traits"`
+	Source   string `json:"source"` // where it was registered
+	Doc      string `json:"doc,omitempty"`
+	Counts   Counts `json:"counts"`
+}
+
+// Explanation says which kernels serve an op on a device, best first, and why the others do not.
+type Explanation struct {
+	Op         string              `json:"op"`
+	Device     string              `json:"device"`
+	Generation uint64              `json:"generation"`
+	Caps       device.ProviderCaps `json:"caps"`
+	Chain      []Step              `json:"chain"`
+	Dropped    []Step              `json:"dropped,omitempty"`
+	Reference  string              `json:"reference,omitempty"` // why no CPU kernel is borrowed
+	NoKernel   uint64              `json:"no_kernel,omitempty"` // lookups that found nothing
+	Error      string              `json:"error,omitempty"`
+}
+
+// Explain describes the chain of op on dev as data; String is the text. Unknown ids give an Explanation with Error set.
+func (r *Registry) Explain(op Op, dev tensor.Device) Explanation {
+	_, c, err := r.find(op, dev)
+	if err != nil {
+		return Explanation{Op: r.OpName(op), Device: dev.String(), Error: err.Error()}
+	}
+	return r.explain(c)
+}
+
+func (r *Registry) explain(c *chain) Explanation {
+	return r.explainWith(c, r.cur.Load(), r.cells.totals())
+}
+
+func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explanation {
+	e := Explanation{Op: c.desc.Name, Device: c.slot.dev.String(), Generation: t.gen, Caps: t.caps[c.slot.dev].caps, Reference: c.refWhy, NoKernel: c.slot.noKernel.Load()}
+	if c.err != nil {
+		e.Error = c.err.Error()
+	}
+	for i := range c.steps {
+		s := &c.steps[i]
+		st := s.g.step(s.k)
+		st.State = "usable"
+		if s.guard&guardTest != 0 {
+			st.State = "usable, not yet self-tested"
+		}
+		if s.id < len(totals) {
+			st.Counts = totals[s.id].counts()
+		}
+		e.Chain = append(e.Chain, st)
+	}
+	for _, d := range c.dropped {
+		st := d.g.step(nil)
+		st.State, st.Detail = d.why.String(), d.detail
+		for id, k := range r.cells.all()[:len(totals)] {
+			if k.slot == c.slot && k.g == d.g && !k.borrowed {
+				st.Counts = totals[id].counts()
+			}
+		}
+		e.Dropped = append(e.Dropped, st)
+	}
+	return e
+}
+
+func (g *Registration) step(k *kernelState) Step {
+	s := Step{Kernel: g.p.Kernel, Provider: g.p.Name, Tier: g.p.Tier.String(), Priority: g.p.Priority, Traits: g.p.Traits, Source: g.source, Doc: g.p.Doc}
+	if k != nil && k.borrowed {
+		s.Provider, s.Tier, s.Priority = k.provider(), k.tier().String(), k.priority()
+	}
+	return s
+}
+
+// String prints the chain, best first, one kernel a line, then what is not used and why.
+func (e Explanation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s on %s (%v", e.Op, e.Device, e.Caps.State)
+	if e.Caps.Arch != "" {
+		fmt.Fprintf(&b, " %s", e.Caps.Arch)
+	}
+	fmt.Fprintf(&b, ", snapshot %d)\n", e.Generation)
+	for i, s := range e.Chain {
+		fmt.Fprintf(&b, "  %d. %s\n", i+1, s)
+	}
+	for _, s := range e.Dropped {
+		fmt.Fprintf(&b, "  -  %s\n", s)
+	}
+	if e.Reference != "" {
+		fmt.Fprintf(&b, "  reference tier: %s\n", e.Reference)
+	}
+	if e.Error != "" {
+		fmt.Fprintf(&b, "  error: %s\n", e.Error)
+	}
+	return b.String()
+}
+
+// String prints kernel, provider, tier, priority, state, counters and source in one line.
+func (s Step) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  provider %s, tier %s, priority %d, %s", s.Kernel, s.Provider, s.Tier, s.Priority, s.State)
+	if s.Detail != "" {
+		fmt.Fprintf(&b, " (%s)", s.Detail)
+	}
+	fmt.Fprintf(&b, "; executed %d, failed %d", s.Counts.Executed, s.Counts.Failed)
+	for _, r := range slices.Sorted(maps.Keys(s.Counts.Declined)) {
+		fmt.Fprintf(&b, ", declined{%s} %d", r, s.Counts.Declined[r])
+	}
+	fmt.Fprintf(&b, "; registered at %s", s.Source)
+	return b.String()
+}
+
+// Snapshot is one consistent copy of everything that the registry knows, ready for encoding/json.
+type Snapshot struct {
+	Generation    uint64        `json:"generation"`
+	Ops           []Explanation `json:"ops"` // every op and device with a registered or borrowed kernel, or a failed lookup
+	ReferenceHits uint64        `json:"reference_hits"`
+	Warnings      []Warning     `json:"warnings,omitempty"`
+}
+
+// Snapshot returns chains, drops and counters of one generation.
+func (r *Registry) Snapshot() Snapshot {
+	t, err := r.snapshot()
+	if err != nil {
+		return Snapshot{}
+	}
+	totals := r.cells.totals()
+	s := Snapshot{Generation: t.gen, Warnings: t.warnings}
+	for _, d := range t.devs {
+		if d == nil {
+			continue
+		}
+		for _, c := range d.ops {
+			if c != nil && (len(c.all) > 0 || len(c.steps) > 0 || c.slot.noKernel.Load() > 0) {
+				s.Ops = append(s.Ops, r.explainWith(c, t, totals))
+			}
+		}
+	}
+	for id, k := range r.cells.all()[:len(totals)] {
+		if k.borrowed {
+			s.ReferenceHits += totals[id].executed
+		}
+	}
+	return s
+}

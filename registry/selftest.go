@@ -1,0 +1,130 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/tensor"
+)
+
+const (
+	untested int32 = iota
+	testPassed
+	testFailed
+)
+
+// selfTest is the verdict of a provider's known-answer test on one device.
+type selfTest struct {
+	mu    sync.Mutex // held while the test runs
+	state atomic.Int32
+	err   error // written before state becomes testFailed
+}
+
+// test returns the verdict's place; reg.mu is held.
+func (g *Registration) test(dev tensor.Device) *selfTest {
+	t := g.tests[dev]
+	if t == nil {
+		t = &selfTest{}
+		g.tests[dev] = t
+	}
+	return t
+}
+
+// believed runs the provider's self-test on q's device unless its verdict is known. A failing provider is quarantined
+// with its evidence. While q is capturing nothing can be tested and the answer is no.
+func (g *Registration) believed(q *Queue, sl *slot) bool {
+	g.reg.mu.Lock()
+	t := g.test(sl.dev)
+	g.reg.mu.Unlock()
+	switch t.state.Load() {
+	case testPassed:
+		return true
+	case testFailed:
+		return false
+	}
+	if q.capturing() {
+		return false
+	}
+	t.mu.Lock()
+	if t.state.Load() == untested {
+		t.run(g, q)
+	}
+	t.mu.Unlock()
+	if err := g.reg.mutate(func(s *state) error {
+		s.dirty[slotRef{sl.op, sl.dev}] = true
+		if t.state.Load() == testFailed {
+			s.touchKind(g.op, g.kind)
+			s.events = append(s.events, Event{Kind: EventQuarantined, Op: sl.op, OpName: s.ops.byID[sl.op].Name, Device: sl.dev,
+				Kernel: g.p.Kernel, Provider: g.p.Name, Detail: t.err.Error()})
+		}
+		return nil
+	}); err != nil {
+		return false
+	}
+	return t.state.Load() == testPassed
+}
+
+// run runs the test on a view of q that reaches only this kernel and counts apart.
+func (t *selfTest) run(g *Registration, q *Queue) {
+	v := *q
+	v.cells, v.tests = newCellTable(), true
+	v.scope = &scope{kernels: map[Op]string{g.op: g.p.Kernel}}
+	defer func() {
+		if e := recover(); e != nil {
+			t.err = fmt.Errorf("registry: kernel %s: self-test panicked: %v: %w", g.p.Kernel, e, ErrSelfTest)
+		}
+		if t.err != nil {
+			t.state.Store(testFailed)
+		} else {
+			t.state.Store(testPassed)
+		}
+	}()
+	if err := g.p.SelfTest(&v); err != nil {
+		t.err = fmt.Errorf("registry: kernel %s: %w: %w", g.p.Kernel, ErrSelfTest, err)
+	}
+}
+
+// Warm runs the outstanding self-tests of every kernel that stands in a chain of dev, so that no first launch pays for
+// them. It returns the quarantined kernels' errors, joined, or ctx's error.
+func (r *Registry) Warm(ctx context.Context, dev device.Device) error {
+	dq, err := dev.NewQueue()
+	if err != nil {
+		return err
+	}
+	defer dq.Close()
+	q := r.NewQueue(dq)
+	defer q.Close()
+	t, err := r.snapshot()
+	if err != nil {
+		return err
+	}
+	row := t.row(dev.ID())
+	if row == nil {
+		return fmt.Errorf("registry: %v: %w", dev.ID(), ErrUnknownDevice)
+	}
+	var errs []error
+	for _, c := range row.ops {
+		if c == nil {
+			continue
+		}
+		for i := range c.steps {
+			s := &c.steps[i]
+			if s.guard&guardTest == 0 {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return errors.Join(append(errs, err)...)
+			}
+			if !s.g.believed(q, c.slot) {
+				r.mu.Lock()
+				errs = append(errs, s.g.test(c.slot.dev).err)
+				r.mu.Unlock()
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,96 @@
+package registry
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// table is one immutable snapshot. The chains' announcement flags are the only words in it that change.
+type table struct {
+	gen      uint64
+	devs     []*devTable // by deviceNumber, nil in holes
+	descs    []*Descriptor
+	names    map[string]Op
+	caps     map[tensor.Device]capsAt
+	opts     Options
+	disabled map[string]bool // texts of the entries in force
+	warnings []Warning
+}
+
+type devTable struct {
+	ops []*chain // by Op, nil in holes
+}
+
+// deviceNumber is the position of a valid device in table.devs.
+func deviceNumber(d tensor.Device) int { return int(d.Kind) + tensor.NumKinds*int(d.Index) }
+
+// chain returns the chain of op on dev, or nil.
+func (t *table) chain(op Op, dev tensor.Device) *chain {
+	if !dev.Kind.Valid() || dev.Index < 0 || dev.Index > maxIndex {
+		return nil
+	}
+	return t.at(deviceNumber(dev), op)
+}
+
+func (t *table) at(dn int, op Op) *chain {
+	if uint(dn) < uint(len(t.devs)) {
+		if d := t.devs[dn]; d != nil && int(op) < len(d.ops) {
+			return d.ops[op]
+		}
+	}
+	return nil
+}
+
+func (t *table) row(dev tensor.Device) *devTable {
+	if n := deviceNumber(dev); n < len(t.devs) {
+		return t.devs[n]
+	}
+	return nil
+}
+
+func (t *table) desc(op Op) *Descriptor {
+	if int(op) < len(t.descs) {
+		return t.descs[op]
+	}
+	return nil
+}
+
+// publish compiles the dirty chains into a new table and stores it; r.mu is held.
+func (r *Registry) publish() {
+	s, old := &r.state, r.cur.Load()
+	t := &table{gen: r.want, descs: s.ops.byID[:len(s.ops.byID):len(s.ops.byID)], names: maps.Clone(s.ops.names), caps: maps.Clone(s.caps), opts: s.opts,
+		disabled: map[string]bool{}, warnings: slices.Clone(s.warnings)}
+	for _, set := range s.disabled {
+		for _, e := range set.entries {
+			t.disabled[e.text] = true
+		}
+	}
+	if s.dirtyAll {
+		for dev := range s.caps {
+			s.touchDevice(dev)
+		}
+	}
+	t.devs = append(t.devs, old.devs...)
+	fresh := map[int]bool{}
+	for ref := range s.dirty {
+		dn := deviceNumber(ref.dev)
+		for len(t.devs) <= dn {
+			t.devs = append(t.devs, nil)
+		}
+		if !fresh[dn] {
+			fresh[dn] = true
+			ops := make([]*chain, len(s.ops.byID))
+			if t.devs[dn] != nil {
+				copy(ops, t.devs[dn].ops)
+			}
+			t.devs[dn] = &devTable{ops: ops}
+		}
+		t.devs[dn].ops[ref.op] = s.compile(ref)
+	}
+	clear(s.dirty)
+	s.dirtyAll = false
+	r.published = r.want
+	r.cur.Store(t)
+}
