@@ -20,7 +20,7 @@ const (
 )
 
 var allowed = map[level][]string{
-	avx2:   {"AVX", "AVX2", "FMA3", "F16C", "BMI", "BMI2", "SSE", "SSE2", "SSE4.1", "MMX+", "CPUID"},
+	avx2:   {"AVX", "AVX2", "FMA3", "F16C", "BMI", "BMI2", "SSE", "SSE2", "SSE4.1", "MMX+", "CMOV", "CPUID"},
 	avx512: {"AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512VNNI"},
 }
 
@@ -73,6 +73,16 @@ func (k *kit) arg(name string) reg.GPVirtual {
 	return r
 }
 
+// argInMemory is an argument where the caller put it, which the function may
+// overwrite.
+func (k *kit) argInMemory(name string) operand.Mem {
+	b, err := k.Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
+}
+
 // ret ends a function that used vector registers.
 func (k *kit) ret() {
 	k.VZEROUPPER()
@@ -87,7 +97,7 @@ func at(base reg.Register, disp int) operand.Mem {
 // vpdpbusd adds to each 32-bit lane of acc the four products of the unsigned
 // bytes of u with the signed bytes of s, which is a register or, with bcst, one
 // 32-bit word in memory for all lanes. avo does not know the instruction.
-func (k *kit) vpdpbusd(s operand.Op, u, acc reg.VecVirtual, bcst bool) {
+func (k *kit) vpdpbusd(s operand.Op, u, acc reg.Register, bcst bool) {
 	i := &ir.Instruction{
 		Opcode:   "VPDPBUSD",
 		Operands: []operand.Op{s, u, acc},

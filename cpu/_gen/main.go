@@ -30,7 +30,12 @@ type file struct {
 
 // files lists what is generated, in the order of the stub file.
 var files = []file{
-	{"probe", avx512, probes},
+	{"probe512", avx512, probes512},
+	{"probe256", avx2, probes256},
+	{"gemm512", avx512, gemmAVX512},
+	{"gemm256", avx2, gemmAVX2},
+	{"vec512", avx512, vecKernels},
+	{"vec256", avx2, vecKernels},
 }
 
 func main() {

@@ -5,63 +5,99 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// probes are no kernels: they measure what the machine could do at most.
-func probes(k *kit) {
-	peakVNNI(k)
-	readBytes(k)
+// probes are no kernels: they do the most that the machine can, for kernels to
+// be compared with.
+
+func probes512(k *kit) {
+	k.peak("peakInt8AVX512", "VPDPBUSD", 24, func(x, y, acc reg.VecVirtual) { k.vpdpbusd(x, y, acc, false) })
+	k.peak("peakF32AVX512", "VFMADD231PS", 24, func(x, y, acc reg.VecVirtual) { k.VFMADD231PS(x, y, acc) })
+	k.readBytes("readBytesAVX512")
 }
 
-func peakVNNI(k *kit) {
-	k.fn("peakVNNIAVX512", "func(n int)",
-		"peakVNNIAVX512 issues 24·n VPDPBUSD on 512-bit registers, of which 24 are",
-		"independent of each other.")
-	n := k.arg("n")
-	var acc [24]reg.VecVirtual
-	for i := range acc {
-		acc[i] = k.ZMM()
-		k.VPXORD(acc[i], acc[i], acc[i])
+func probes256(k *kit) {
+	k.peak("peakInt8AVX2", "VPMADDUBSW with VPADDW", 12, func(x, y, acc reg.VecVirtual) {
+		t := k.YMM()
+		k.VPMADDUBSW(x, y, t)
+		k.VPADDW(t, acc, acc)
+	})
+	k.peak("peakF32AVX2", "VFMADD231PS", 12, func(x, y, acc reg.VecVirtual) { k.VFMADD231PS(x, y, acc) })
+	k.readBytes("readBytesAVX2")
+}
+
+// vector is a new register of the level's width.
+func (k *kit) vector() reg.VecVirtual {
+	if k.level == avx512 {
+		return k.ZMM()
 	}
-	x, y := k.ZMM(), k.ZMM()
-	k.VPXORD(x, x, x)
-	k.VPXORD(y, y, y)
+	return k.YMM()
+}
+
+// zero is a new register of the level's width, filled with zeros.
+func (k *kit) zero() reg.VecVirtual {
+	v := k.vector()
+	if k.level == avx512 {
+		k.VPXORD(v, v, v)
+	} else {
+		k.VPXOR(v, v, v)
+	}
+	return v
+}
+
+func (k *kit) peak(name, what string, independent int, do func(x, y, acc reg.VecVirtual)) {
+	k.fn(name, "func(n int)", name+" issues 24·n times "+what+"; n is positive.")
+	n := k.arg("n")
+	acc := make([]reg.VecVirtual, independent)
+	for i := range acc {
+		acc[i] = k.zero()
+	}
+	x, y := k.zero(), k.zero()
 	k.Label("loop")
-	for _, a := range acc {
-		k.vpdpbusd(x, y, a, false)
+	for i := range 24 {
+		do(x, y, acc[i%independent])
 	}
 	k.DECQ(n)
 	k.JNZ(operand.LabelRef("loop"))
 	k.ret()
 }
 
-func readBytes(k *kit) {
-	k.fn("readBytesAVX512", "func(p *byte, n int) (x uint64)",
-		"readBytesAVX512 reads n bytes, a positive multiple of 256, the way the",
+func (k *kit) readBytes(name string) {
+	k.fn(name, "func(p *byte, n int) (x uint64)",
+		name+" reads n bytes, a positive multiple of 256, the way the",
 		"kernels for one row do, prefetching 8 KiB ahead; x is the exclusive or of",
 		"all the 64-bit words.")
 	p, n := k.arg("p"), k.arg("n")
-	var acc [4]reg.VecVirtual
-	for i := range acc {
-		acc[i] = k.ZMM()
-		k.VPXORD(acc[i], acc[i], acc[i])
+	acc := []reg.VecVirtual{k.zero(), k.zero(), k.zero(), k.zero()}
+	width := int(acc[0].Size())
+	xor := func(a operand.Op, b, dst reg.Register) {
+		if k.level == avx512 {
+			k.VPXORD(a, b, dst)
+		} else {
+			k.VPXOR(a, b, dst)
+		}
 	}
 	k.Label("loop")
-	for i, a := range acc {
-		k.PREFETCHT0(at(p, 64*i+8192))
-		k.VPXORD(at(p, 64*i), a, a)
+	for off := 0; off < 256; off += width {
+		if off%cacheLine == 0 {
+			k.PREFETCHT0(at(p, off+8192))
+		}
+		a := acc[off/width%len(acc)]
+		xor(at(p, off), a, a)
 	}
-	k.ADDQ(operand.U32(256), p)
-	k.SUBQ(operand.U32(256), n)
+	k.ADDQ(operand.I32(256), p)
+	k.SUBQ(operand.I32(256), n)
 	k.JNZ(operand.LabelRef("loop"))
-	k.VPXORD(acc[1], acc[0], acc[0])
-	k.VPXORD(acc[3], acc[2], acc[2])
-	k.VPXORD(acc[2], acc[0], acc[0])
-	hi, sum := k.ZMM(), acc[0]
-	k.VEXTRACTI64X4(operand.U8(1), sum, hi.AsY())
-	k.VPXOR(hi.AsY(), sum.AsY(), sum.AsY())
-	k.VEXTRACTI128(operand.U8(1), sum.AsY(), hi.AsX())
-	k.VPXOR(hi.AsX(), sum.AsX(), sum.AsX())
-	k.VPSHUFD(operand.U8(0x4e), sum.AsX(), hi.AsX())
-	k.VPXOR(hi.AsX(), sum.AsX(), sum.AsX())
+	sum, t := acc[0], acc[1]
+	for _, a := range acc[1:] {
+		xor(a, sum, sum)
+	}
+	if k.level == avx512 {
+		k.VEXTRACTI64X4(operand.U8(1), sum, t.AsY())
+		k.VPXOR(t.AsY(), sum.AsY(), sum.AsY())
+	}
+	k.VEXTRACTI128(operand.U8(1), sum.AsY(), t.AsX())
+	k.VPXOR(t.AsX(), sum.AsX(), sum.AsX())
+	k.VPSHUFD(operand.U8(0x4e), sum.AsX(), t.AsX())
+	k.VPXOR(t.AsX(), sum.AsX(), sum.AsX())
 	r := k.GP64()
 	k.VMOVQ(sum.AsX(), r)
 	k.VZEROUPPER()

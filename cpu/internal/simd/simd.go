@@ -18,8 +18,17 @@ package simd
 type Set struct {
 	// Name is "avx512vnni", "avx2" or "portable".
 	Name string
+	// Vec holds the kernels on rows of floats.
+	Vec
 
 	missing func() string
+
+	quantize quantize
+	qtiles   [formats][]qtile // most rows first
+	ftiles   [formats][]ftile // four panels before one, most rows first
+
+	peak      peaks
+	readBytes func(p *byte, n int) uint64
 }
 
 // All returns every tier that was compiled in, best first, portable last. That
@@ -38,4 +47,18 @@ func (s *Set) Missing() string {
 var portable = &Set{
 	Name:    "portable",
 	missing: func() string { return "" },
+	Vec:     portableVec,
+
+	quantize: quantizeRef,
+	qtiles: [formats][]qtile{
+		Q4_0: {{1, mulQ4Ref}},
+		Q8_0: {{1, mulQ8Ref}},
+	},
+	ftiles: [formats][]ftile{
+		F32:  {{1, 1, mulF32Ref}},
+		F16:  {{1, 1, mulF16Ref}},
+		BF16: {{1, 1, mulBF16Ref}},
+	},
+
+	readBytes: readBytesRef,
 }

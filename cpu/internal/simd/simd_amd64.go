@@ -15,11 +15,50 @@ var avx512vnni = &Set{
 			feature{"AVX512DQ", x.HasAVX512DQ}, feature{"AVX512VL", x.HasAVX512VL},
 			feature{"AVX512VNNI", x.HasAVX512VNNI}))
 	},
+	Vec: vec512.vec(),
+
+	quantize: quantizeAVX512,
+	qtiles: [formats][]qtile{
+		Q4_0: {{12, mulQ4x12AVX512}, {8, mulQ4x8AVX512}, {4, mulQ4x4AVX512}, {2, mulQ4x2AVX512}, {1, mulQ4x1AVX512}},
+		Q8_0: {{12, mulQ8x12AVX512}, {8, mulQ8x8AVX512}, {4, mulQ8x4AVX512}, {2, mulQ8x2AVX512}, {1, mulQ8x1AVX512}},
+	},
+	ftiles: [formats][]ftile{
+		F32: {
+			{6, 4, mulF32x6x64AVX512}, {4, 4, mulF32x4x64AVX512}, {2, 4, mulF32x2x64AVX512}, {1, 4, mulF32x1x64AVX512},
+			{6, 1, mulF32x6x16AVX512}, {4, 1, mulF32x4x16AVX512}, {2, 1, mulF32x2x16AVX512}, {1, 1, mulF32x1x16AVX512},
+		},
+		F16: {
+			{6, 4, mulF16x6x64AVX512}, {4, 4, mulF16x4x64AVX512}, {2, 4, mulF16x2x64AVX512}, {1, 4, mulF16x1x64AVX512},
+			{6, 1, mulF16x6x16AVX512}, {4, 1, mulF16x4x16AVX512}, {2, 1, mulF16x2x16AVX512}, {1, 1, mulF16x1x16AVX512},
+		},
+		BF16: {
+			{6, 4, mulBF16x6x64AVX512}, {4, 4, mulBF16x4x64AVX512}, {2, 4, mulBF16x2x64AVX512}, {1, 4, mulBF16x1x64AVX512},
+			{6, 1, mulBF16x6x16AVX512}, {4, 1, mulBF16x4x16AVX512}, {2, 1, mulBF16x2x16AVX512}, {1, 1, mulBF16x1x16AVX512},
+		},
+	},
+
+	peak:      peaks{peakInt8AVX512, peakF32AVX512, 128, 32},
+	readBytes: readBytesAVX512,
 }
 
 var avx2 = &Set{
 	Name:    "avx2",
 	missing: func() string { return firstMissing(avx2Features()) },
+	Vec:     vec256.vec(),
+
+	quantize: quantizeAVX2,
+	qtiles: [formats][]qtile{
+		Q4_0: {{4, mulQ4x4AVX2}, {2, mulQ4x2AVX2}, {1, mulQ4x1AVX2}},
+		Q8_0: {{4, mulQ8x4AVX2}, {2, mulQ8x2AVX2}, {1, mulQ8x1AVX2}},
+	},
+	ftiles: [formats][]ftile{
+		F32:  {{6, 1, mulF32x6x16AVX2}, {4, 1, mulF32x4x16AVX2}, {2, 1, mulF32x2x16AVX2}, {1, 1, mulF32x1x16AVX2}},
+		F16:  {{6, 1, mulF16x6x16AVX2}, {4, 1, mulF16x4x16AVX2}, {2, 1, mulF16x2x16AVX2}, {1, 1, mulF16x1x16AVX2}},
+		BF16: {{6, 1, mulBF16x6x16AVX2}, {4, 1, mulBF16x4x16AVX2}, {2, 1, mulBF16x2x16AVX2}, {1, 1, mulBF16x1x16AVX2}},
+	},
+
+	peak:      peaks{peakInt8AVX2, peakF32AVX2, 64, 16},
+	readBytes: readBytesAVX2,
 }
 
 type feature struct {

@@ -4,11 +4,15 @@
 
 package simd
 
-// peakVNNIAVX512 issues 24·n VPDPBUSD on 512-bit registers, of which 24 are
-// independent of each other.
+// peakInt8AVX512 issues 24·n times VPDPBUSD; n is positive.
 //
 //go:noescape
-func peakVNNIAVX512(n int)
+func peakInt8AVX512(n int)
+
+// peakF32AVX512 issues 24·n times VFMADD231PS; n is positive.
+//
+//go:noescape
+func peakF32AVX512(n int)
 
 // readBytesAVX512 reads n bytes, a positive multiple of 256, the way the
 // kernels for one row do, prefetching 8 KiB ahead; x is the exclusive or of
@@ -16,3 +20,650 @@ func peakVNNIAVX512(n int)
 //
 //go:noescape
 func readBytesAVX512(p *byte, n int) (x uint64)
+
+// peakInt8AVX2 issues 24·n times VPMADDUBSW with VPADDW; n is positive.
+//
+//go:noescape
+func peakInt8AVX2(n int)
+
+// peakF32AVX2 issues 24·n times VFMADD231PS; n is positive.
+//
+//go:noescape
+func peakF32AVX2(n int)
+
+// readBytesAVX2 reads n bytes, a positive multiple of 256, the way the
+// kernels for one row do, prefetching 8 KiB ahead; x is the exclusive or of
+// all the 64-bit words.
+//
+//go:noescape
+func readBytesAVX2(p *byte, n int) (x uint64)
+
+// quantizeAVX512 equals quantizeRef.
+//
+//go:noescape
+func quantizeAVX512(nb int, x *float32, dst *byte, bias int32)
+
+// mulQ4x12AVX512 is a qtile of 12 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x12AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x8AVX512 is a qtile of 8 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x8AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x4AVX512 is a qtile of 4 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x4AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x2AVX512 is a qtile of 2 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x2AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x1AVX512 is a qtile of 1 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x1AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x12AVX512 is a qtile of 12 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x12AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x8AVX512 is a qtile of 8 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x8AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x4AVX512 is a qtile of 4 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x4AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x2AVX512 is a qtile of 2 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x2AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x1AVX512 is a qtile of 1 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x1AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x6x64AVX512 is an ftile of 6 rows and 4 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x4x64AVX512 is an ftile of 4 rows and 4 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x2x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x1x64AVX512 is an ftile of 1 rows and 4 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x1x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x6x16AVX512 is an ftile of 6 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x1x16AVX512 is an ftile of 1 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x6x64AVX512 is an ftile of 6 rows and 4 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x4x64AVX512 is an ftile of 4 rows and 4 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x2x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x1x64AVX512 is an ftile of 1 rows and 4 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x1x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x6x16AVX512 is an ftile of 6 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x1x16AVX512 is an ftile of 1 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x6x64AVX512 is an ftile of 6 rows and 4 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x4x64AVX512 is an ftile of 4 rows and 4 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x64AVX512 is an ftile of 1 rows and 4 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x6x16AVX512 is an ftile of 6 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x16AVX512 is an ftile of 1 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// quantizeAVX2 equals quantizeRef.
+//
+//go:noescape
+func quantizeAVX2(nb int, x *float32, dst *byte, bias int32)
+
+// mulQ4x4AVX2 is a qtile of 4 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x4AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x2AVX2 is a qtile of 2 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x2AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x1AVX2 is a qtile of 1 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x1AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x4AVX2 is a qtile of 4 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x4AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x2AVX2 is a qtile of 2 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x2AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x1AVX2 is a qtile of 1 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x1AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x6x16AVX2 is an ftile of 6 rows and one panel, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x4x16AVX2 is an ftile of 4 rows and one panel, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x2x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x1x16AVX2 is an ftile of 1 rows and one panel, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x1x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x6x16AVX2 is an ftile of 6 rows and one panel, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x4x16AVX2 is an ftile of 4 rows and one panel, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x2x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x1x16AVX2 is an ftile of 1 rows and one panel, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x1x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x6x16AVX2 is an ftile of 6 rows and one panel, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x4x16AVX2 is an ftile of 4 rows and one panel, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x16AVX2 is an ftile of 1 rows and one panel, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// dotAVX512 returns Σ a[i]·b[i].
+//
+//go:noescape
+func dotAVX512(n int, a *float32, b *float32) float32
+
+// sumSquaresAVX512 returns Σ x[i]².
+//
+//go:noescape
+func sumSquaresAVX512(n int, x *float32) float32
+
+// maxOfAVX512 returns the largest x[i] that is no NaN, or -Inf.
+//
+//go:noescape
+func maxOfAVX512(n int, x *float32) float32
+
+// indexOfAVX512 returns the first i with x[i] == value, or n.
+//
+//go:noescape
+func indexOfAVX512(n int, x *float32, value float32) int
+
+// expAVX512 sets dst[i] = e^x[i].
+//
+//go:noescape
+func expAVX512(n int, dst *float32, x *float32)
+
+// expSumAVX512 sets dst[i] = e^(x[i]-shift) and returns Σ dst[i].
+//
+//go:noescape
+func expSumAVX512(n int, dst *float32, x *float32, shift float32) float32
+
+// sumExpAVX512 returns Σ e^(x[i]-shift).
+//
+//go:noescape
+func sumExpAVX512(n int, x *float32, shift float32) float32
+
+// siluMulAVX512 sets dst[i] = gate[i]/(1+e^-gate[i])·up[i].
+//
+//go:noescape
+func siluMulAVX512(n int, dst *float32, gate *float32, up *float32)
+
+// addAVX512 sets dst[i] = a[i] + b[i].
+//
+//go:noescape
+func addAVX512(n int, dst *float32, a *float32, b *float32)
+
+// mulAVX512 sets dst[i] = a[i]·b[i].
+//
+//go:noescape
+func mulAVX512(n int, dst *float32, a *float32, b *float32)
+
+// addScalarAVX512 sets dst[i] = x[i] + s.
+//
+//go:noescape
+func addScalarAVX512(n int, dst *float32, x *float32, s float32)
+
+// mulScalarAVX512 sets dst[i] = x[i]·s.
+//
+//go:noescape
+func mulScalarAVX512(n int, dst *float32, x *float32, s float32)
+
+// divScalarAVX512 sets dst[i] = x[i]/s.
+//
+//go:noescape
+func divScalarAVX512(n int, dst *float32, x *float32, s float32)
+
+// reluAVX512 sets dst[i] to x[i] if x[i] > 0 and to +0 otherwise.
+//
+//go:noescape
+func reluAVX512(n int, dst *float32, x *float32)
+
+// normalizeAVX512 sets dst[i] = (x[i]·inv)·(w[i]+bias).
+//
+//go:noescape
+func normalizeAVX512(n int, dst *float32, x *float32, w *float32, inv float32, bias float32)
+
+// widenF16AVX512 converts F16 to float32.
+//
+//go:noescape
+func widenF16AVX512(n int, dst *float32, src *uint16)
+
+// narrowF16AVX512 rounds float32 to F16.
+//
+//go:noescape
+func narrowF16AVX512(n int, dst *uint16, src *float32)
+
+// widenBF16AVX512 converts BF16 to float32.
+//
+//go:noescape
+func widenBF16AVX512(n int, dst *float32, src *uint16)
+
+// narrowBF16AVX512 rounds float32 to BF16.
+//
+//go:noescape
+func narrowBF16AVX512(n int, dst *uint16, src *float32)
+
+// rotateHalvesAVX512 sets x[i], y[i] = x[i]·cos[i] - y[i]·sin[i], x[i]·sin[i] + y[i]·cos[i].
+//
+//go:noescape
+func rotateHalvesAVX512(n int, x *float32, y *float32, cos *float32, sin *float32)
+
+// rotatePairsAVX512 is rotateHalves for the pairs x[2i], x[2i+1].
+//
+//go:noescape
+func rotatePairsAVX512(n int, x *float32, cos *float32, sin *float32)
+
+// scores4F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores4F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores2F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores2F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores1F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores1F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// mix4F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0.
+//
+//go:noescape
+func mix4F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix2F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+//
+//go:noescape
+func mix2F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix1F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+//
+//go:noescape
+func mix1F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// scores4F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores4F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores2F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores2F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores1F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores1F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// mix4F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0.
+//
+//go:noescape
+func mix4F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix2F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+//
+//go:noescape
+func mix2F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix1F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+//
+//go:noescape
+func mix1F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// scores4BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores4BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores2BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores2BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores1BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores1BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// mix4BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0.
+//
+//go:noescape
+func mix4BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix2BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+//
+//go:noescape
+func mix2BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix1BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+//
+//go:noescape
+func mix1BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// dotAVX2 returns Σ a[i]·b[i].
+//
+//go:noescape
+func dotAVX2(n int, a *float32, b *float32) float32
+
+// sumSquaresAVX2 returns Σ x[i]².
+//
+//go:noescape
+func sumSquaresAVX2(n int, x *float32) float32
+
+// maxOfAVX2 returns the largest x[i] that is no NaN, or -Inf.
+//
+//go:noescape
+func maxOfAVX2(n int, x *float32) float32
+
+// indexOfAVX2 returns the first i with x[i] == value, or n.
+//
+//go:noescape
+func indexOfAVX2(n int, x *float32, value float32) int
+
+// expAVX2 sets dst[i] = e^x[i].
+//
+//go:noescape
+func expAVX2(n int, dst *float32, x *float32)
+
+// expSumAVX2 sets dst[i] = e^(x[i]-shift) and returns Σ dst[i].
+//
+//go:noescape
+func expSumAVX2(n int, dst *float32, x *float32, shift float32) float32
+
+// sumExpAVX2 returns Σ e^(x[i]-shift).
+//
+//go:noescape
+func sumExpAVX2(n int, x *float32, shift float32) float32
+
+// siluMulAVX2 sets dst[i] = gate[i]/(1+e^-gate[i])·up[i].
+//
+//go:noescape
+func siluMulAVX2(n int, dst *float32, gate *float32, up *float32)
+
+// addAVX2 sets dst[i] = a[i] + b[i].
+//
+//go:noescape
+func addAVX2(n int, dst *float32, a *float32, b *float32)
+
+// mulAVX2 sets dst[i] = a[i]·b[i].
+//
+//go:noescape
+func mulAVX2(n int, dst *float32, a *float32, b *float32)
+
+// addScalarAVX2 sets dst[i] = x[i] + s.
+//
+//go:noescape
+func addScalarAVX2(n int, dst *float32, x *float32, s float32)
+
+// mulScalarAVX2 sets dst[i] = x[i]·s.
+//
+//go:noescape
+func mulScalarAVX2(n int, dst *float32, x *float32, s float32)
+
+// divScalarAVX2 sets dst[i] = x[i]/s.
+//
+//go:noescape
+func divScalarAVX2(n int, dst *float32, x *float32, s float32)
+
+// reluAVX2 sets dst[i] to x[i] if x[i] > 0 and to +0 otherwise.
+//
+//go:noescape
+func reluAVX2(n int, dst *float32, x *float32)
+
+// normalizeAVX2 sets dst[i] = (x[i]·inv)·(w[i]+bias).
+//
+//go:noescape
+func normalizeAVX2(n int, dst *float32, x *float32, w *float32, inv float32, bias float32)
+
+// widenF16AVX2 converts F16 to float32.
+//
+//go:noescape
+func widenF16AVX2(n int, dst *float32, src *uint16)
+
+// narrowF16AVX2 rounds float32 to F16.
+//
+//go:noescape
+func narrowF16AVX2(n int, dst *uint16, src *float32)
+
+// widenBF16AVX2 converts BF16 to float32.
+//
+//go:noescape
+func widenBF16AVX2(n int, dst *float32, src *uint16)
+
+// narrowBF16AVX2 rounds float32 to BF16.
+//
+//go:noescape
+func narrowBF16AVX2(n int, dst *uint16, src *float32)
+
+// rotateHalvesAVX2 sets x[i], y[i] = x[i]·cos[i] - y[i]·sin[i], x[i]·sin[i] + y[i]·cos[i].
+//
+//go:noescape
+func rotateHalvesAVX2(n int, x *float32, y *float32, cos *float32, sin *float32)
+
+// rotatePairsAVX2 is rotateHalves for the pairs x[2i], x[2i+1].
+//
+//go:noescape
+func rotatePairsAVX2(n int, x *float32, cos *float32, sin *float32)
+
+// scores2F32AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores2F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores1F32AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores1F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// mix2F32AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+//
+//go:noescape
+func mix2F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix1F32AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+//
+//go:noescape
+func mix1F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// scores2F16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores2F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores1F16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores1F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// mix2F16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+//
+//go:noescape
+func mix2F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix1F16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+//
+//go:noescape
+func mix1F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// scores2BF16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores2BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// scores1BF16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+//
+//go:noescape
+func scores1BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+
+// mix2BF16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+//
+//go:noescape
+func mix2BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+
+// mix1BF16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+//
+//go:noescape
+func mix1BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
