@@ -81,7 +81,6 @@ type operand struct {
 // spec is the compiled form of a record's tags.
 type spec struct {
 	operands []*operand // in record order
-	order    []*operand // operands that others are like come first
 	outs     []*operand
 	symbols  []string
 	list     []registry.Operand
@@ -109,16 +108,8 @@ func compile(record reflect.Type) *spec {
 		i++
 	}
 	for _, o := range s.operands {
-		if o.likeShape == nil && o.likeDType == nil {
-			s.order = append(s.order, o)
-		}
 		if o.role != registry.In {
 			s.outs = append(s.outs, o)
-		}
-	}
-	for _, o := range s.operands {
-		if o.likeShape != nil || o.likeDType != nil {
-			s.order = append(s.order, o)
 		}
 	}
 	return s

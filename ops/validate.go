@@ -24,7 +24,7 @@ func (o *operand) at(args unsafe.Pointer) *tensor.Tensor {
 func (c *core) validate(args unsafe.Pointer, dev tensor.Device) error {
 	s := c.spec()
 	var b bindings
-	for _, o := range s.order {
+	for _, o := range s.operands {
 		x := o.at(args)
 		if x.DType == tensor.None {
 			if o.optional {
@@ -50,7 +50,8 @@ func (c *core) checkOperand(s *spec, o *operand, x *tensor.Tensor, args unsafe.P
 		return c.deviceError(o, x, dev)
 	}
 	if x.DType >= 64 || o.dtypes>>x.DType&1 == 0 {
-		if o.likeDType == nil || !x.DType.Valid() || x.DType != o.likeDType.at(args).DType {
+		// A missing model is reported when its turn comes.
+		if y := o.likeDType; y == nil || !x.DType.Valid() || x.DType != y.at(args).DType && y.at(args).Present() {
 			return c.dtypeError(o, x, args)
 		}
 	}
@@ -81,6 +82,9 @@ func (c *core) checkOperand(s *spec, o *operand, x *tensor.Tensor, args unsafe.P
 	case o.anyShape:
 	case o.likeShape != nil:
 		y := o.likeShape.at(args)
+		if !y.Present() {
+			break
+		}
 		if x.Rank != y.Rank {
 			return c.errorf(ErrRank, o.name, "rank is %d, that of %s is %d", x.Rank, o.likeShape.name, y.Rank)
 		}
