@@ -45,7 +45,7 @@ func (a *Accept) compile(d *Descriptor) (*acceptProg, error) {
 		return nil, nil
 	}
 	offset := func(name string) (uintptr, error) {
-		for _, o := range d.Operands {
+		for _, o := range d.operands() {
 			if o.Name == name {
 				return o.Offset, nil
 			}

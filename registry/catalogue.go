@@ -67,7 +67,7 @@ func Descriptors() []Descriptor {
 	var out []Descriptor
 	for _, d := range catalogue.byID {
 		if d != nil {
-			out = append(out, *d)
+			out = append(out, d.filled())
 		}
 	}
 	return out

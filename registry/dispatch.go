@@ -213,8 +213,8 @@ func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Statu
 
 // present reports whether the CPU can see every operand of a record.
 func present(d *Descriptor, h *Header) bool {
-	for i := range d.Operands {
-		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), d.Operands[i].Offset))
+	for _, o := range d.operands() {
+		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), o.Offset))
 		if x.Present() && x.Host == nil && x.Numel() != 0 {
 			return false
 		}

@@ -85,7 +85,25 @@ type Descriptor struct {
 	Doc      string       `json:"doc"` // one sentence
 	Record   reflect.Type `json:"-"`   // struct whose first field is Header
 	Operands []Operand    `json:"operands"`
+	// Load gives the operands when Operands is nil, so that an op can be described at start-up before anything about
+	// it was worked out. It must always return the same slice. Copies that the registry hands out have Operands filled.
+	Load func() []Operand `json:"-"`
 	// Validate checks the metadata of a record for a call on device dev; it reads no tensor data and allocates only
 	// for an error. Every launch that comes in through an op's entry point passes it first.
 	Validate func(args unsafe.Pointer, dev tensor.Device) error `json:"-"`
+}
+
+// operands returns the operands, loaded if need be.
+func (d *Descriptor) operands() []Operand {
+	if d.Operands == nil && d.Load != nil {
+		return d.Load()
+	}
+	return d.Operands
+}
+
+// filled returns a copy of d with its operands.
+func (d *Descriptor) filled() Descriptor {
+	f := *d
+	f.Operands = d.operands()
+	return f
 }

@@ -405,7 +405,7 @@ func (r *Registry) Describe(op Op) (Descriptor, bool) {
 	defer r.mu.Unlock()
 	r.state.syncCatalogue()
 	if d := r.state.desc(op); d != nil {
-		return *d, true
+		return d.filled(), true
 	}
 	return Descriptor{}, false
 }
