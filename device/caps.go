@@ -1,7 +1,9 @@
 package device
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/opmux/opmux/tensor"
 )
@@ -13,6 +15,7 @@ var (
 	ErrClosed      = errors.New("closed")
 	ErrRange       = errors.New("range outside the buffer")
 	ErrUnsupported = errors.New("not supported by this backend")
+	ErrRegistered  = errors.New("already registered")
 )
 
 // State says how far a device's capability record can be trusted.
@@ -60,4 +63,25 @@ type ProviderCaps struct {
 	Features         uint64 // bits whose meaning belongs to the publishing backend
 	Memory           Memory
 	Libraries        []Library
+}
+
+// MarshalJSON encodes the record as listings print it: device and state by name, features in hex, Err as its text.
+func (c ProviderCaps) MarshalJSON() ([]byte, error) {
+	var text string
+	if c.Err != nil {
+		text = c.Err.Error()
+	}
+	return json.Marshal(struct {
+		Device       string    `json:"device"`
+		State        string    `json:"state"`
+		Err          string    `json:"error,omitempty"`
+		Arch         string    `json:"arch,omitempty"`
+		ComputeMajor int32     `json:"compute_major,omitempty"`
+		ComputeMinor int32     `json:"compute_minor,omitempty"`
+		ComputeUnits int32     `json:"compute_units,omitempty"`
+		Features     string    `json:"features"`
+		Memory       Memory    `json:"memory"`
+		Libraries    []Library `json:"libraries,omitempty"`
+	}{c.Device.String(), c.State.String(), text, c.Arch, c.ComputeMajor, c.ComputeMinor, c.ComputeUnitCount,
+		fmt.Sprintf("%#x", c.Features), c.Memory, c.Libraries})
 }

@@ -75,7 +75,7 @@ func (b *Bound) Explain() Explanation {
 	if err != nil {
 		return Explanation{Error: err.Error()}
 	}
-	return b.q.reg.explain(c)
+	return b.q.reg.explain(c, b.cur.Load().t)
 }
 
 // Below is the part of a chain under one kernel: what a launcher that forwards by itself keeps instead of calling
@@ -110,7 +110,7 @@ func (b *Below) NoteDecline(reason Reason) {
 // floor finds the registered kernel that GetOpFallback and Below look under, by kernel name first.
 func (r *Registry) floor(c *chain, name string) (*kernelState, error) {
 	if name == "" {
-		return nil, fmt.Errorf("registry: %s on %v: fallback of a provider without a name: %w", c.desc.Name, c.slot.dev, ErrNil)
+		return nil, fmt.Errorf("registry: %s on %v: fallback of a provider without a name: %w", c.slot.desc.Name, c.slot.dev, ErrNil)
 	}
 	var g *Registration
 	for _, o := range c.all {
@@ -125,7 +125,7 @@ func (r *Registry) floor(c *chain, name string) (*kernelState, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g == nil {
-		return nil, fmt.Errorf("registry: %s on %v: fallback: %w", c.desc.Name, c.slot.dev, &UnknownNameError{Name: name, Near: r.state.nearest(name)})
+		return nil, fmt.Errorf("registry: %s on %v: fallback: %w", c.slot.desc.Name, c.slot.dev, &UnknownNameError{Name: name, Near: r.state.nearest(name)})
 	}
 	return c.slot.kernel(g, false), nil
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 var catalogue = struct {
 	sync.RWMutex
 	opSet
+	count int
 }{opSet: opSet{names: map[string]Op{}}}
 
 // opSet is a list of descriptors by id and by name.
@@ -58,6 +60,7 @@ func Describe(d Descriptor) {
 	if err := catalogue.add(&d); err != nil {
 		panic(err)
 	}
+	catalogue.count++
 }
 
 // Descriptors returns the ops given to Describe, by id.
@@ -85,19 +88,22 @@ func Lookup(name string) (Op, bool) {
 func (op Op) String() string {
 	catalogue.RLock()
 	defer catalogue.RUnlock()
-	if int(op) < len(catalogue.byID) && catalogue.byID[op] != nil {
-		return catalogue.byID[op].Name
+	if d := catalogue.desc(op); d != nil {
+		return d.Name
 	}
 	return "op(" + strconv.Itoa(int(op)) + ")"
 }
 
-// clone returns a copy that can grow by itself; descriptors are shared.
-func (s *opSet) clone() opSet {
-	c := opSet{byID: slices.Clone(s.byID), names: make(map[string]Op, len(s.names))}
-	for n, op := range s.names {
-		c.names[n] = op
+func (s *opSet) desc(op Op) *Descriptor {
+	if int(op) < len(s.byID) {
+		return s.byID[op]
 	}
-	return c
+	return nil
+}
+
+// clone returns a copy that can grow; published snapshots keep s.
+func (s *opSet) clone() opSet {
+	return opSet{byID: slices.Clone(s.byID), names: maps.Clone(s.names)}
 }
 
 // checkName admits 1 to 128 letters, digits and . _ - +

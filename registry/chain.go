@@ -10,7 +10,6 @@ import (
 // chain is the compiled list of usable providers of one op on one device.
 type chain struct {
 	slot      *slot
-	desc      *Descriptor
 	steps     []step           // usable, best first, borrowed reference kernels last
 	err       *NoProviderError // when steps is empty
 	dropped   []drop
@@ -26,6 +25,7 @@ type step struct {
 	fn    Launcher
 	guard guard // what has to be looked at before the call
 	id    int   // of the kernel's counters
+	mark  int   // of the counters that the kernel's fallback entry marks: a borrowed kernel's are the lender's
 	k     *kernelState
 	g     *Registration
 	seen  atomic.Uint32 // reasons whose fallback event went out
@@ -58,12 +58,11 @@ const (
 	DropDisabled
 	DropQuarantined // its self-test failed
 	DropOverridden  // another kernel is forced
-	DropLibrary     // its library was withdrawn
 )
 
 // String returns the reason's name as Explain prints it.
 func (d DropReason) String() string {
-	return [...]string{"unsupported", "disabled", "quarantined", "overridden", "library"}[min(d, DropLibrary)]
+	return [...]string{"unsupported", "disabled", "quarantined", "overridden"}[min(d, DropOverridden)]
 }
 
 // MarshalText encodes the name.
@@ -86,13 +85,6 @@ func (k *kernelState) provider() string {
 	return k.g.p.Name
 }
 
-func (k *kernelState) tier() Tier {
-	if k.borrowed {
-		return Borrowed
-	}
-	return k.g.p.Tier
-}
-
 func (k *kernelState) priority() int32 {
 	if k.borrowed {
 		return ReferenceTierPriority
@@ -104,7 +96,7 @@ func (k *kernelState) priority() int32 {
 func (s *state) slot(ref slotRef) *slot {
 	sl := s.slots[ref]
 	if sl == nil {
-		sl = &slot{r: s.r, op: ref.op, dev: ref.dev, dn: deviceNumber(ref.dev), kernels: map[string]*kernelState{}}
+		sl = &slot{r: s.r, desc: s.ops.desc(ref.op), op: ref.op, dev: ref.dev, dn: deviceNumber(ref.dev), kernels: map[string]*kernelState{}}
 		sl.entry = sl.run
 		s.slots[ref] = sl
 	}
@@ -130,7 +122,7 @@ func (sl *slot) kernel(g *Registration, borrowed bool) *kernelState {
 
 // compile builds one chain; verdicts are there. r.mu is held.
 func (s *state) compile(ref slotRef) *chain {
-	c := &chain{slot: s.slot(ref), desc: s.ops.byID[ref.op], all: s.regs[slotKey{ref.op, ref.dev.Kind}], fallOn: s.fallOn[ref.op]}
+	c := &chain{slot: s.slot(ref), all: s.regs[slotKey{ref.op, ref.dev.Kind}], fallOn: s.fallOn[ref.op]}
 	usable, dropped := s.ranked(ref.op, ref.dev)
 	c.dropped = dropped
 	var lent []*Registration
@@ -152,9 +144,6 @@ func (s *state) compile(ref slotRef) *chain {
 			if ref.dev.Kind != tensor.CPU && !st.g.p.Traits.CaptureSafe {
 				st.guard |= guardCapture
 			}
-			if st.g.p.SelfTest != nil && st.g.test(ref.dev).state.Load() == untested {
-				st.guard |= guardTest
-			}
 		} else {
 			st.g = lent[i-len(usable)]
 			st.k = c.slot.kernel(st.g, true)
@@ -166,7 +155,13 @@ func (s *state) compile(ref slotRef) *chain {
 				st.guard |= guardStrict
 			}
 		}
-		st.fn, st.id = st.g.p.Fn, st.k.id
+		st.fn, st.id, st.mark = st.g.p.Fn, st.k.id, st.k.id
+		if st.k.borrowed {
+			st.mark = s.slot(slotRef{ref.op, tensor.Device{}}).kernel(st.g, false).id
+		}
+		if st.g.p.SelfTest != nil && st.g.test(st.home(ref.dev)).state.Load() == untested {
+			st.guard |= guardTest
+		}
 		if st.g.accept != nil {
 			st.guard |= guardAccept
 		}
@@ -202,7 +197,7 @@ func (c *chain) finish() {
 	if len(c.steps) > 0 {
 		return
 	}
-	c.err = &NoProviderError{Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev, Reference: c.refWhy}
+	c.err = &NoProviderError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Reference: c.refWhy}
 	for _, d := range c.dropped {
 		c.err.Candidates = append(c.err.Candidates, Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority,
 			Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail})
@@ -224,7 +219,7 @@ func (c *chain) below(g *Registration) int {
 
 // derive returns c without the steps that keep refuses (it returns why). The copy is never announced.
 func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
-	n := &chain{slot: c.slot, desc: c.desc, all: c.all, refWhy: c.refWhy, fallOn: c.fallOn}
+	n := &chain{slot: c.slot, all: c.all, refWhy: c.refWhy, fallOn: c.fallOn}
 	n.dropped = append(n.dropped, c.dropped...)
 	var kept []*step
 	for i := range c.steps {
@@ -244,4 +239,14 @@ func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
 	return n
 }
 
-func (s *step) copy(o *step) { s.fn, s.guard, s.id, s.k, s.g = o.fn, o.guard, o.id, o.k, o.g }
+// home is the device that the kernel was written for: the first CPU for a borrowed one.
+func (s *step) home(dev tensor.Device) tensor.Device {
+	if s.k.borrowed {
+		return tensor.Device{}
+	}
+	return dev
+}
+
+func (s *step) copy(o *step) {
+	s.fn, s.guard, s.id, s.mark, s.k, s.g = o.fn, o.guard, o.id, o.mark, o.k, o.g
+}

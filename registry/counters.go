@@ -165,26 +165,16 @@ func (c *counterSet) totals() []kernelTotals {
 	return out
 }
 
-// slotTotals are the totals of one op on one device.
-type slotTotals struct {
-	selections, declines, noKernel, borrowed uint64
-}
+// slotTotals are the totals of one op on one device since the registry was made.
+type slotTotals struct{ selections, declines, noKernel uint64 }
 
 // totals sums a slot's counters, given every kernel's.
-func (sl *slot) totals() (t slotTotals) {
-	all := sl.r.cells.totals()
-	sl.r.cells.mu.Lock()
-	for id, k := range sl.r.cells.kernels[:len(all)] {
+func (sl *slot) totals(all []kernelTotals) slotTotals {
+	t := slotTotals{sl.selections.Load(), sl.fallbacks.Load() + sl.notes.Load(), sl.noKernel.Load()}
+	for id, k := range sl.r.cells.all()[:len(all)] {
 		if k.slot == sl {
 			t.declines += all[id].declines()
-			if k.borrowed {
-				t.borrowed += all[id].executed
-			}
 		}
 	}
-	sl.r.cells.mu.Unlock()
-	t.selections = sl.selections.Load()
-	t.noKernel = sl.noKernel.Load()
-	t.declines += sl.fallbacks.Load() + sl.notes.Load()
 	return t
 }

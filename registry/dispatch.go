@@ -16,7 +16,7 @@ type trace struct {
 // launch walks the chain for one call.
 func (c *chain) launch(q *Queue, args unsafe.Pointer) error {
 	if args == nil {
-		return fmt.Errorf("registry: %s: record: %w", c.desc.Name, ErrNil)
+		return fmt.Errorf("registry: %s: record: %w", c.slot.desc.Name, ErrNil)
 	}
 	if !c.hot.Load() {
 		c.announce()
@@ -72,38 +72,41 @@ func (s *step) run(q *Queue, args unsafe.Pointer) Status {
 	if uint16(s.guard)|uint16((*Header)(args).Flags) != 0 {
 		return s.guarded(q, k, args)
 	}
-	return s.call(q, k, args)
+	return s.call(q, k, k, args)
 }
 
-func (s *step) call(q *Queue, k *cell, args unsafe.Pointer) Status {
-	fwd := k.forwarded.Load()
+// call runs the kernel; k counts it, and a change of mark's forwarded says that the kernel handed the call on by itself.
+func (s *step) call(q *Queue, k, mark *cell, args unsafe.Pointer) Status {
+	fwd := mark.forwarded.Load()
 	st := s.fn(q, args)
-	if st.Code() == OK && k.forwarded.Load() == fwd {
+	if st.Code() == OK && mark.forwarded.Load() == fwd {
 		k.executed.Add(1)
 		return st
 	}
-	return s.settle(q, k, args, st, fwd)
+	return s.settle(q, k, mark, args, st, fwd)
 }
 
 // settle handles every outcome but a plain OK: growth, forwarding, decline, failure.
-func (s *step) settle(q *Queue, k *cell, args unsafe.Pointer, st Status, fwd uint64) Status {
+func (s *step) settle(q *Queue, k, mark *cell, args unsafe.Pointer, st Status, fwd uint64) Status {
 	if st.Code() == Grow {
-		if _, err := q.Reserve(st.Payload(), 64); err != nil {
+		if n := st.Payload(); n <= 0 {
+			st = Decline(ReasonWorkspace)
+		} else if _, err := q.Reserve(n, 64); err != nil {
 			st = Decline(ReasonWorkspace)
 		} else if st = s.fn(q, args); st.Code() == Grow {
 			st = Decline(ReasonWorkspace)
 		}
 	}
-	switch st.Code() {
-	case OK:
-		if k.forwarded.Load() != fwd {
-			k.forwarded.Store(fwd)
-			k.declined[ReasonForwarded].Add(1)
-		} else {
-			k.executed.Add(1)
-		}
-	case Declined:
-		k.forwarded.Store(fwd)
+	forwarded := mark.forwarded.Load() != fwd
+	if forwarded {
+		mark.forwarded.Store(fwd) // answered for
+	}
+	switch {
+	case st.Code() == OK && forwarded:
+		k.declined[ReasonForwarded].Add(1)
+	case st.Code() == OK:
+		k.executed.Add(1)
+	case st.Code() == Declined:
 		if int(st.Reason()) >= NumReasons || st.Reason() == ReasonForwarded {
 			st = Decline(ReasonOther)
 		}
@@ -133,7 +136,11 @@ func (s *step) guarded(q *Queue, k *cell, args unsafe.Pointer) Status {
 		}
 		defer s.g.leave()
 	}
-	st := s.call(q, k, args)
+	mark := k
+	if s.mark != s.id {
+		mark = q.cell(s.mark)
+	}
+	st := s.call(q, k, mark, args)
 	if s.guard&guardBorrowed != 0 && st.Code() == OK {
 		s.k.slot.referenceUsed(s)
 	}
@@ -147,7 +154,7 @@ func (s *step) refuses(q *Queue, h *Header) Reason {
 		return ReasonNumerics
 	case s.guard&guardCapture != 0 && q.capturing():
 		return ReasonCapture
-	case s.guard&guardTest != 0 && !q.tests && !s.g.believed(q, s.k.slot):
+	case s.guard&guardTest != 0 && !q.tests && !s.g.believed(q, s.home(s.k.slot.dev)):
 		return ReasonDevice
 	case s.guard&guardAccept != 0:
 		return s.g.accept.check(unsafe.Pointer(h))
@@ -158,7 +165,7 @@ func (s *step) refuses(q *Queue, h *Header) Reason {
 // failure turns the status that ended a walk into an error.
 func (c *chain) failure(st Status, h *Header, tr *trace) error {
 	if st.Code() == Declined {
-		e := &DeclinedError{Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev}
+		e := &DeclinedError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev}
 		for i := range c.steps {
 			r := ReasonOther
 			if i < len(tr.reasons) {
@@ -171,7 +178,7 @@ func (c *chain) failure(st Status, h *Header, tr *trace) error {
 	if e, ok := h.Err.(*StrictError); ok {
 		return e
 	}
-	return &LaunchError{Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev, Kernel: c.steps[tr.at].g.p.Kernel, Status: st, Err: h.Err}
+	return &LaunchError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Kernel: c.steps[tr.at].g.p.Kernel, Status: st, Err: h.Err}
 }
 
 // run is the entry that GetOp returns: it dispatches through the slot's present chain, whatever the chain was when the
@@ -195,8 +202,11 @@ func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Statu
 		return Failure(0).NothingEnqueued()
 	}
 	h := (*Header)(args)
-	if q == nil || q.reg != sl.r {
-		return h.Fail(fmt.Errorf("registry: %s: launched without a queue of its registry: %w", sl.r.OpName(sl.op), ErrArgument))
+	switch {
+	case q == nil || q.reg != sl.r:
+		return h.Fail(fmt.Errorf("registry: %s: launched without a queue of its registry: %w", sl.desc.Name, ErrArgument))
+	case q.dev != sl.dev && sl.dev.Kind != tensor.CPU: // a CPU kernel may be borrowed, no other
+		return h.Fail(fmt.Errorf("registry: %s: entry for %v on a queue of %v: %w", sl.desc.Name, sl.dev, q.dev, ErrArgument))
 	}
 	t := sl.r.cur.Load()
 	c := t.at(sl.dn, sl.op)
@@ -208,13 +218,14 @@ func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Statu
 		return h.Fail(c.err)
 	}
 	var tr trace
-	return c.walk(q, from(c), args, &tr)
+	h.Status = c.walk(q, from(c), args, &tr)
+	return h.Status
 }
 
-// present reports whether the CPU can see every operand of a record.
-func present(d *Descriptor, h *Header) bool {
-	for _, o := range d.operands() {
-		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), o.Offset))
+// visible reports whether the CPU can see every operand of a record.
+func visible(operands []Operand, h *Header) bool {
+	for i := range operands {
+		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), operands[i].Offset))
 		if x.Present() && x.Host == nil && x.Numel() != 0 {
 			return false
 		}

@@ -24,7 +24,6 @@ var (
 	ErrReserved      = errors.New("reserved name or priority")
 	ErrNil           = errors.New("nil argument")
 	ErrArgument      = errors.New("bad argument")
-	ErrClosed        = errors.New("closed")
 	ErrBusy          = errors.New("registry busy: a predicate changed it while it was being evaluated")
 	ErrSelfTest      = errors.New("self-test failed")
 )

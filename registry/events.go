@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/opmux/opmux/tensor"
 )
@@ -47,8 +46,9 @@ type Event struct {
 	Gen      uint64 // of the snapshot
 }
 
-// Observer hears of events, each once per (event, slot, kernels, reason) until ResetOpProviderStats. It may be called on any
-// goroutine and must not launch ops or change the registry.
+// Observer hears of events. A selection is told once for each change, a fallback once for each (op, device, from, to,
+// reason), a borrowed kernel once for each op and device; ResetOpProviderStats makes an op tell them again. It is called
+// on any goroutine, without a lock, and must not launch ops or change the registry.
 type Observer interface{ Observe(Event) }
 
 // LogObserver logs events to l: warnings for borrowed kernels, refused registrations, quarantines and unknown names,
@@ -107,78 +107,85 @@ func (r *Registry) setObserver(o Options) {
 	r.observer.Store(&obs)
 }
 
-// emit delivers an event unless it was delivered before.
+// emit delivers an event.
 func (r *Registry) emit(e Event) {
-	obs := r.observer.Load()
-	if obs == nil {
-		return
+	if obs := r.observer.Load(); obs != nil {
+		e.Gen = r.cur.Load().gen
+		(*obs).Observe(e)
 	}
-	key := eventKey{e.Kind, e.Op, e.Device, fmt.Sprint(e.Kernel, "|", e.From, "|", e.To, "|", e.Reason, "|", e.Detail)}
-	if _, dup := r.seen.LoadOrStore(key, true); dup {
-		return
-	}
-	e.Gen = r.cur.Load().gen
-	(*obs).Observe(e)
 }
 
-type eventKey struct {
-	kind EventKind
-	op   Op
-	dev  tensor.Device
-	rest string
+// fallback is what the event of a fallback is told once for.
+type fallback struct {
+	from, to string
+	reason   Reason
 }
 
-// announce notes the first use of a freshly compiled chain: what it selects, and its chain where OPMUX_EXPLAIN asks.
+// announce does what the first use of a freshly compiled chain brings with it: the event of what it selects, and its
+// text where OPMUX_EXPLAIN asks for it. While call statistics are on it also counts every use.
 func (c *chain) announce() {
-	sl := c.slot
-	r := sl.r
-	if r.callStats.Load() && c.err == nil {
+	sl, r := c.slot, c.slot.r
+	if c.err == nil && r.callStats.Load() {
 		sl.selections.Add(1)
 	}
 	if c.announced.Load() || !c.announced.CompareAndSwap(false, true) {
 		return
 	}
-	e := Event{Op: sl.op, OpName: c.desc.Name, Device: sl.dev}
+	e := Event{Kind: EventNoProvider, Op: sl.op, OpName: sl.desc.Name, Device: sl.dev}
+	var last *string
 	if c.err != nil {
-		e.Kind, e.Detail = EventNoProvider, c.err.Error()
+		e.Detail = c.err.Error()
 	} else {
-		k := c.steps[0].k
-		name := k.provider()
-		old := sl.last.Swap(&name)
-		e.Kind, e.Kernel, e.Provider, e.Priority = EventSelected, k.g.p.Kernel, name, k.priority()
-		if old != nil && *old != name {
-			e.Kind, e.Detail = EventChanged, "was "+*old
+		head := c.steps[0].k
+		name := head.provider()
+		last = sl.last.Swap(&name)
+		e.Kind, e.Kernel, e.Provider, e.Priority = EventSelected, head.g.p.Kernel, name, head.priority()
+		e.Detail = fmt.Sprintf("%d registered, %d usable", len(c.all), len(c.steps))
+		if last != nil {
+			e.Kind, e.Detail = EventChanged, e.Detail+", was "+*last
 		}
 	}
-	r.emit(e)
-	if !r.callStats.Load() {
-		c.hot.Store(true)
+	if last == nil || *last != e.Provider {
+		r.emit(e)
 	}
 	r.explainOnce(c)
+	c.hot.Store(true)
+	if r.callStats.Load() {
+		c.hot.Store(false)
+	}
 }
 
 // explainOnce prints the chain of an op that the options list.
 func (r *Registry) explainOnce(c *chain) {
-	o := &r.cur.Load().opts
-	for _, n := range o.Explain {
-		if (n == "all" || n == c.desc.Name || strings.EqualFold(n, c.desc.Name)) && c.slot.explained.CompareAndSwap(false, true) {
-			w := o.ExplainTo
-			if w == nil {
-				w = os.Stderr
-			}
-			fmt.Fprint(w, r.Explain(c.slot.op, c.slot.dev).String())
-			return
+	t := r.cur.Load()
+	for _, n := range t.opts.Explain {
+		if op, ok := t.ops.names[n]; n != "all" && (!ok || op != c.slot.op) || !c.slot.explained.CompareAndSwap(false, true) {
+			continue
 		}
+		w := t.opts.ExplainTo
+		if w == nil {
+			w = os.Stderr
+		}
+		fmt.Fprint(w, r.explain(c, t))
 	}
 }
 
 // fellBack tells once that step i left a call to the next one.
 func (c *chain) fellBack(i int, reason Reason) {
-	s := &c.steps[i]
+	s, sl := &c.steps[i], c.slot
 	s.seen.Or(1 << (reason & 31))
-	e := Event{Kind: EventFallback, Op: c.slot.op, OpName: c.desc.Name, Device: c.slot.dev, From: s.g.p.Kernel, Reason: reason}
+	f := fallback{from: s.g.p.Kernel, reason: reason}
 	if i+1 < len(c.steps) {
-		e.To = c.steps[i+1].g.p.Kernel
+		f.to = c.steps[i+1].g.p.Kernel
 	}
-	c.slot.r.emit(e)
+	sl.mu.Lock()
+	told := sl.told[f]
+	if sl.told == nil {
+		sl.told = map[fallback]bool{}
+	}
+	sl.told[f] = true
+	sl.mu.Unlock()
+	if !told {
+		sl.r.emit(Event{Kind: EventFallback, Op: sl.op, OpName: sl.desc.Name, Device: sl.dev, From: f.from, To: f.to, Reason: reason})
+	}
 }

@@ -33,31 +33,32 @@ type Explanation struct {
 	Chain      []Step              `json:"chain"`
 	Dropped    []Step              `json:"dropped,omitempty"`
 	Reference  string              `json:"reference,omitempty"` // why no CPU kernel is borrowed
-	NoKernel   uint64              `json:"no_kernel,omitempty"` // lookups that found nothing
+	Stats      OpProviderStats     `json:"stats"`
 	Error      string              `json:"error,omitempty"`
 }
 
 // Explain describes the chain of op on dev as data; String is the text. Unknown ids give an Explanation with Error set.
 func (r *Registry) Explain(op Op, dev tensor.Device) Explanation {
-	_, c, err := r.find(op, dev)
+	t, c, err := r.find(op, dev)
 	if err != nil {
 		return Explanation{Op: r.OpName(op), Device: dev.String(), Error: err.Error()}
 	}
-	return r.explain(c)
+	return r.explain(c, t)
 }
 
-func (r *Registry) explain(c *chain) Explanation {
-	return r.explainWith(c, r.cur.Load(), r.cells.totals())
+func (r *Registry) explain(c *chain, t *table) Explanation {
+	return r.explainWith(c, t, r.cells.totals())
 }
 
 func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explanation {
-	e := Explanation{Op: c.desc.Name, Device: c.slot.dev.String(), Generation: t.gen, Caps: t.caps[c.slot.dev].caps, Reference: c.refWhy, NoKernel: c.slot.noKernel.Load()}
+	sl := c.slot
+	e := Explanation{Op: sl.desc.Name, Device: sl.dev.String(), Generation: t.gen, Caps: t.caps[sl.dev].caps, Reference: c.refWhy, Stats: sl.stats(totals)}
 	if c.err != nil {
 		e.Error = c.err.Error()
 	}
 	for i := range c.steps {
 		s := &c.steps[i]
-		st := s.g.step(s.k)
+		st := s.g.step(s.k.borrowed)
 		st.State = "usable"
 		if s.guard&guardTest != 0 {
 			st.State = "usable, not yet self-tested"
@@ -67,11 +68,12 @@ func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explan
 		}
 		e.Chain = append(e.Chain, st)
 	}
+	kernels := r.cells.all()[:len(totals)]
 	for _, d := range c.dropped {
-		st := d.g.step(nil)
+		st := d.g.step(false)
 		st.State, st.Detail = d.why.String(), d.detail
-		for id, k := range r.cells.all()[:len(totals)] {
-			if k.slot == c.slot && k.g == d.g && !k.borrowed {
+		for id, k := range kernels {
+			if k.slot == sl && k.g == d.g && !k.borrowed {
 				st.Counts = totals[id].counts()
 			}
 		}
@@ -80,10 +82,10 @@ func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explan
 	return e
 }
 
-func (g *Registration) step(k *kernelState) Step {
+func (g *Registration) step(borrowed bool) Step {
 	s := Step{Kernel: g.p.Kernel, Provider: g.p.Name, Tier: g.p.Tier.String(), Priority: g.p.Priority, Traits: g.p.Traits, Source: g.source, Doc: g.p.Doc}
-	if k != nil && k.borrowed {
-		s.Provider, s.Tier, s.Priority = k.provider(), k.tier().String(), k.priority()
+	if borrowed {
+		s.Provider, s.Tier, s.Priority = ReferenceProviderName, Borrowed.String(), ReferenceTierPriority
 	}
 	return s
 }

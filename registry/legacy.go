@@ -71,7 +71,7 @@ func (r *Registry) GetOpFallback(op Op, dev tensor.Device, name string) (Launche
 	}
 	c.slot.fallbacks.Add(1)
 	if c.below(k.g) == len(c.steps) {
-		return nil, fmt.Errorf("registry: %s on %v: %s declined and nothing usable is below: %w", c.desc.Name, c.slot.dev, name, ErrDeclined)
+		return nil, fmt.Errorf("registry: %s on %v: %s declined and nothing usable is below: %w", c.slot.desc.Name, c.slot.dev, name, ErrDeclined)
 	}
 	return k.below, nil
 }
@@ -132,10 +132,14 @@ func (r *Registry) GetOpProviderStats(op Op, dev tensor.Device) OpProviderStats 
 	if err != nil {
 		return OpProviderStats{}
 	}
-	sl := c.slot
-	sl.resetMu.Lock()
-	defer sl.resetMu.Unlock()
-	t := sl.totals()
+	return c.slot.stats(r.cells.totals())
+}
+
+// stats are the slot's statistics, given every kernel's totals.
+func (sl *slot) stats(all []kernelTotals) OpProviderStats {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	t := sl.totals(all)
 	st := OpProviderStats{Selections: t.selections - sl.zero.selections, Declines: t.declines - sl.zero.declines, Fallbacks: t.noKernel - sl.zero.noKernel}
 	if p := sl.last.Load(); p != nil {
 		st.LastSelected = *p
@@ -151,17 +155,12 @@ func (r *Registry) ResetOpProviderStats(op Op, dev tensor.Device) {
 		return
 	}
 	sl := c.slot
-	sl.resetMu.Lock()
-	defer sl.resetMu.Unlock()
-	sl.zero = sl.totals()
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.zero = sl.totals(r.cells.totals())
 	sl.last.Store(nil)
-	sl.refWarned.Store(false)
-	r.seen.Range(func(k, _ any) bool {
-		if e := k.(eventKey); e.op == op && e.dev == dev {
-			r.seen.Delete(k)
-		}
-		return true
-	})
+	sl.warned.Store(false)
+	clear(sl.told)
 	for i := range c.steps {
 		c.steps[i].seen.Store(0)
 	}
@@ -198,10 +197,12 @@ func (r *Registry) SetDeviceProviderCaps(dev tensor.Device, caps device.Provider
 	}
 	caps.Valid = caps.State == device.Probed
 	return r.mutate(func(s *state) error {
-		s.addDevice(dev)
-		at := s.caps[dev]
-		if reflect.DeepEqual(at.caps, caps) {
-			return nil
+		at, known := s.caps[dev]
+		if !known {
+			s.addDevice(dev)
+			at = s.caps[dev]
+		} else if reflect.DeepEqual(at.caps, caps) {
+			return errUnchanged
 		}
 		s.caps[dev] = capsAt{version: at.version + 1, caps: caps}
 		s.touchDevice(dev)

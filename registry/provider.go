@@ -150,7 +150,7 @@ func (r *Registry) register(op Op, kind tensor.Kind, p OpProvider, native bool) 
 	g := &Registration{reg: r, op: op, kind: kind, p: p, source: callerOutside(),
 		verdicts: map[tensor.Device]verdictAt{}, tests: map[tensor.Device]*selfTest{}, drained: make(chan struct{})}
 	err := r.mutate(func(s *state) error {
-		d := s.desc(op)
+		d := s.ops.desc(op)
 		if d == nil {
 			return fmt.Errorf("registry: op %d: %w", op, ErrUnknownOp)
 		}
@@ -233,11 +233,10 @@ func (g *Registration) CloseContext(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	g.closed.Store(true)
 	if g.p.Library == nil {
-		g.closed.Store(true)
 		return nil
 	}
-	g.closed.Store(true)
 	if g.inflight.Load() == 0 {
 		g.drain.Do(func() { close(g.drained) })
 	}

@@ -103,14 +103,13 @@ func (r *Registry) find(op Op, dev tensor.Device) (*table, *chain, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if t.desc(op) == nil {
-		if op >= FirstDefined || op.String()[:min(3, len(op.String()))] == "op(" {
-			return nil, nil, fmt.Errorf("registry: op %d: %w", op, ErrUnknownOp)
-		}
-		if err := r.mutate(func(*state) error { return nil }); err != nil { // described after the first compile
+	if t.ops.desc(op) == nil { // perhaps described after the last compile
+		if err := r.mutate(func(*state) error { return errUnchanged }); err != nil {
 			return nil, nil, err
 		}
-		t = r.cur.Load()
+		if t = r.cur.Load(); t.ops.desc(op) == nil {
+			return nil, nil, fmt.Errorf("registry: op %d: %w", op, ErrUnknownOp)
+		}
 	}
 	c := t.chain(op, dev)
 	if c == nil {

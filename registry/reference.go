@@ -46,12 +46,12 @@ func (s *state) referenceRefused(dev tensor.Device) string {
 func (s *step) borrow(q *Queue, k *cell, h *Header) Status {
 	if s.guard&guardStrict != 0 || h.Flags&FlagStrict != 0 || q.scope != nil && q.scope.strict {
 		sl := s.k.slot
-		return h.Fail(&StrictError{OpName: sl.r.OpName(sl.op), Device: sl.dev, Kernel: s.g.p.Kernel})
+		return h.Fail(&StrictError{OpName: sl.desc.Name, Device: sl.dev, Kernel: s.g.p.Kernel})
 	}
 	r := ReasonNone
 	if q.capturing() {
 		r = ReasonCapture
-	} else if d := s.k.slot.r.cur.Load().desc(s.k.slot.op); d != nil && !present(d, h) {
+	} else if !visible(s.k.slot.desc.operands(), h) {
 		r = ReasonDevice
 	}
 	if r != ReasonNone {
@@ -66,8 +66,8 @@ func (s *step) borrow(q *Queue, k *cell, h *Header) Status {
 }
 
 func (sl *slot) referenceUsed(s *step) {
-	if s.guard&guardWarn != 0 && !sl.refWarned.Load() && sl.refWarned.CompareAndSwap(false, true) {
-		sl.r.emit(Event{Kind: EventReference, Op: sl.op, OpName: sl.r.OpName(sl.op), Device: sl.dev,
+	if s.guard&guardWarn != 0 && !sl.warned.Load() && sl.warned.CompareAndSwap(false, true) {
+		sl.r.emit(Event{Kind: EventReference, Op: sl.op, OpName: sl.desc.Name, Device: sl.dev,
 			Kernel: s.g.p.Kernel, Provider: ReferenceProviderName, Detail: "the op runs on the host CPU"})
 	}
 }
@@ -87,14 +87,17 @@ func (r *Registry) RegisterReferenceTier(dev tensor.Device) int {
 	if !r.ReferenceTierEligible(dev) {
 		return 0
 	}
+	if r.Seal() != nil {
+		return 0
+	}
 	changed := false
 	err := r.mutate(func(s *state) error {
-		s.seal()
 		if changed = s.referencePolicy(dev) != ReferenceAllow; changed {
 			s.policy[dev] = ReferenceAllow
 			s.touchDevice(dev)
+			return nil
 		}
-		return nil
+		return errUnchanged
 	})
 	if err != nil || !changed {
 		return 0
@@ -117,4 +120,21 @@ func (r *Registry) GetReferenceTierHits() (n uint64) {
 		}
 	}
 	return n
+}
+
+// SetReferencePolicy sets the policy of one device, over the options' own; ReferenceDefault goes back to it.
+// ErrUnknownDevice.
+func (r *Registry) SetReferencePolicy(dev tensor.Device, p ReferencePolicy) error {
+	if err := checkDevice(dev); err != nil {
+		return err
+	}
+	return r.mutate(func(s *state) error {
+		s.addDevice(dev)
+		delete(s.policy, dev)
+		if p != ReferenceDefault {
+			s.policy[dev] = p
+		}
+		s.touchDevice(dev)
+		return nil
+	})
 }

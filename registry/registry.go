@@ -5,6 +5,7 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -34,7 +35,6 @@ type Registry struct {
 
 	callStats atomic.Bool
 	observer  atomic.Pointer[Observer]
-	seen      sync.Map // event keys already delivered
 
 	cells counterSet
 
@@ -43,21 +43,22 @@ type Registry struct {
 
 // state is the mutable part, guarded by Registry.mu.
 type state struct {
-	r        *Registry
-	opts     Options
-	sealed   bool
-	ops      opSet
-	defined  Op // next id
-	regs     map[slotKey][]*Registration
-	slots    map[slotRef]*slot
-	caps     map[tensor.Device]capsAt // every device that has a row
-	disabled []*nameSet
-	policy   map[tensor.Device]ReferencePolicy // where it differs from the option
-	fallOn   map[Op]bool                       // FallbackOnFailure
-	dirty    map[slotRef]bool
-	dirtyAll bool
-	events   []Event
-	warnings []Warning
+	r         *Registry
+	opts      Options
+	sealed    bool
+	ops       opSet // replaced, never changed: snapshots share it
+	described int   // ops of the catalogue taken over
+	defined   Op    // next id
+	regs      map[slotKey][]*Registration
+	slots     map[slotRef]*slot
+	caps      map[tensor.Device]capsAt // every device that has a row
+	disabled  []*nameSet
+	policy    map[tensor.Device]ReferencePolicy // where it differs from the option
+	fallOn    map[Op]bool                       // FallbackOnFailure
+	dirty     map[slotRef]bool
+	dirtyAll  bool
+	events    []Event
+	warnings  []Warning
 }
 
 type slotKey struct {
@@ -78,6 +79,7 @@ type capsAt struct {
 // slot is what outlives recompilation for one op on one device: counters and the last announcement.
 type slot struct {
 	r       *Registry
+	desc    *Descriptor
 	op      Op
 	dev     tensor.Device
 	dn      int
@@ -85,15 +87,16 @@ type slot struct {
 	kernels map[string]*kernelState // guarded by Registry.mu
 
 	last       atomic.Pointer[string] // provider at the head when the slot was last looked up through a fresh chain
-	refWarned  atomic.Bool
+	warned     atomic.Bool            // a borrowed kernel's warning went out
 	explained  atomic.Bool
 	selections atomic.Uint64
 	noKernel   atomic.Uint64 // lookups and launches that found an empty chain
 	fallbacks  atomic.Uint64 // GetOpFallback calls
 	notes      atomic.Uint64 // NoteOpDecline calls
 
-	resetMu sync.Mutex
-	zero    slotTotals // what ResetOpProviderStats subtracts
+	mu   sync.Mutex
+	zero slotTotals        // what ResetOpProviderStats subtracts
+	told map[fallback]bool // fallbacks whose event went out
 }
 
 // New returns a registry that knows every op given to Describe. It compiles at the first lookup, launch or Seal.
@@ -123,7 +126,13 @@ func Default() *Registry { return defaultRegistry() }
 
 // Seal compiles the registry now instead of at the first lookup.
 func (r *Registry) Seal() error {
-	return r.mutate(func(s *state) error { s.seal(); return nil })
+	return r.mutate(func(s *state) error {
+		if s.sealed {
+			return errUnchanged
+		}
+		s.seal()
+		return nil
+	})
 }
 
 func (s *state) seal() {
@@ -156,6 +165,9 @@ func (r *Registry) snapshot() (*table, error) {
 // rounds is how often a mutator evaluates missing verdicts outside the lock before it does so inside.
 const rounds = 8
 
+// errUnchanged is what a change returns that turned out to change nothing.
+var errUnchanged = errors.New("unchanged")
+
 // mutate applies f to the mutable state and returns after a snapshot that contains the change is published. Predicates
 // run without the lock; a predicate that itself calls a mutator gets ErrBusy. Before the first compile nothing is
 // evaluated or published. If f returns an error it must have changed nothing.
@@ -165,24 +177,40 @@ func (r *Registry) mutate(f func(*state) error) error {
 	}
 	r.mu.Lock()
 	s := &r.state
-	s.syncCatalogue()
-	if err := f(s); err != nil {
+	if s.syncCatalogue() {
+		r.want++
+	}
+	switch err := f(s); err {
+	case nil:
+		r.want++
+	case errUnchanged:
+	default:
 		r.mu.Unlock()
 		return err
 	}
-	r.want++
-	if !s.sealed {
-		r.mu.Unlock()
-		return nil
+	if s.sealed {
+		r.settle(r.want)
 	}
-	for mine, round := r.want, 0; r.published < mine; round++ {
-		missing := s.missing()
+	events := s.events
+	s.events = nil
+	r.mu.Unlock()
+	for _, e := range events {
+		r.emit(e)
+	}
+	return nil
+}
+
+// settle returns, with r.mu held as before, when a snapshot of at least generation gen is published. Verdicts that the
+// new chains lack are evaluated without the lock, and again if the state moved meanwhile; after some rounds with it.
+func (r *Registry) settle(gen uint64) {
+	for round := 0; r.published < gen; round++ {
+		missing := r.state.missing()
 		if len(missing) == 0 || round == rounds {
 			for _, m := range missing {
 				m.store(r.evaluate(m))
 			}
 			r.publish()
-			break
+			return
 		}
 		r.mu.Unlock()
 		answers := make([]Verdict, len(missing))
@@ -194,13 +222,6 @@ func (r *Registry) mutate(f func(*state) error) error {
 			m.store(answers[i])
 		}
 	}
-	events := s.events
-	s.events = nil
-	r.mu.Unlock()
-	for _, e := range events {
-		r.emit(e)
-	}
-	return nil
 }
 
 // question is a predicate to be asked about a device.
@@ -210,7 +231,11 @@ type question struct {
 	caps capsAt
 }
 
+// store keeps the verdict unless a newer one is there; the registry's mu is held.
 func (m question) store(v Verdict) {
+	if m.g.verdicts[m.dev].version > m.caps.version {
+		return
+	}
 	m.g.verdicts[m.dev] = verdictAt{version: m.caps.version, Verdict: v}
 }
 
@@ -308,7 +333,13 @@ func (r *Registry) ensureDevice(dev tensor.Device) error {
 	if r.cur.Load().row(dev) != nil {
 		return nil
 	}
-	return r.mutate(func(s *state) error { s.addDevice(dev); return nil })
+	return r.mutate(func(s *state) error {
+		if _, ok := s.caps[dev]; ok {
+			return errUnchanged
+		}
+		s.addDevice(dev)
+		return nil
+	})
 }
 
 func checkDevice(dev tensor.Device) error {
@@ -318,18 +349,23 @@ func checkDevice(dev tensor.Device) error {
 	return nil
 }
 
-// syncCatalogue takes over ops described since the last call.
-func (s *state) syncCatalogue() {
+// syncCatalogue takes over ops described since the last call and reports whether there were any.
+func (s *state) syncCatalogue() (changed bool) {
 	catalogue.RLock()
 	defer catalogue.RUnlock()
+	if s.described == catalogue.count {
+		return false
+	}
+	s.described = catalogue.count
+	ops := s.ops.clone()
 	for id, d := range catalogue.byID {
-		if d == nil || id < len(s.ops.byID) && s.ops.byID[id] != nil {
-			continue
-		}
-		if s.ops.add(d) == nil {
+		if d != nil && ops.desc(Op(id)) == nil && ops.add(d) == nil {
 			s.touch(Op(id))
+			changed = true
 		}
 	}
+	s.ops = ops
+	return changed
 }
 
 // touch marks the chains of op on every device.
@@ -357,13 +393,6 @@ func (s *state) touchDevice(dev tensor.Device) {
 	}
 }
 
-func (s *state) desc(op Op) *Descriptor {
-	if int(op) < len(s.ops.byID) {
-		return s.ops.byID[op]
-	}
-	return nil
-}
-
 // insert and remove copy the list: compiled chains hold the old one.
 func (s *state) insert(g *Registration) {
 	k := slotKey{g.op, g.kind}
@@ -388,10 +417,11 @@ func (r *Registry) Define(d Descriptor) (Op, error) {
 	err := r.mutate(func(s *state) error {
 		n := d
 		n.Op = s.defined
-		if err := s.ops.add(&n); err != nil {
+		ops := s.ops.clone()
+		if err := ops.add(&n); err != nil {
 			return err
 		}
-		op = s.defined
+		s.ops, op = ops, s.defined
 		s.defined++
 		s.touch(op)
 		return nil
@@ -404,7 +434,7 @@ func (r *Registry) Describe(op Op) (Descriptor, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state.syncCatalogue()
-	if d := r.state.desc(op); d != nil {
+	if d := r.state.ops.desc(op); d != nil {
 		return d.filled(), true
 	}
 	return Descriptor{}, false
@@ -414,10 +444,6 @@ func (r *Registry) Describe(op Op) (Descriptor, bool) {
 func (r *Registry) Lookup(name string) (Op, bool) {
 	if op, ok := Lookup(name); ok {
 		return op, true
-	}
-	if t := r.cur.Load(); t != r.initial {
-		op, ok := t.names[name]
-		return op, ok
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -430,7 +456,7 @@ func (r *Registry) OpName(op Op) string {
 	if op < FirstDefined {
 		return op.String()
 	}
-	if d := r.cur.Load().desc(op); d != nil {
+	if d, ok := r.Describe(op); ok {
 		return d.Name
 	}
 	return op.String()

@@ -98,7 +98,7 @@ func (sc *scope) chain(t *table, c *chain) *chain {
 	want, forced := sc.kernels[c.slot.op]
 	n := c.derive(func(s *step) (DropReason, string, bool) {
 		for i := range sc.disabled {
-			if sc.disabled[i].covers(t.names, s.g, c.slot.dev, s.k.borrowed) {
+			if sc.disabled[i].covers(t.ops.names, s.g, c.slot.dev, s.k.borrowed) {
 				return DropDisabled, "by scope " + sc.disabled[i].text, false
 			}
 		}

@@ -34,48 +34,53 @@ func (g *Registration) test(dev tensor.Device) *selfTest {
 	return t
 }
 
-// believed runs the provider's self-test on q's device unless its verdict is known. A failing provider is quarantined
+// believed runs the provider's self-test for device home unless its verdict is known. A failing provider is quarantined
 // with its evidence. While q is capturing nothing can be tested and the answer is no.
-func (g *Registration) believed(q *Queue, sl *slot) bool {
+func (g *Registration) believed(q *Queue, home tensor.Device) bool {
 	g.reg.mu.Lock()
-	t := g.test(sl.dev)
+	t := g.test(home)
 	g.reg.mu.Unlock()
-	switch t.state.Load() {
-	case testPassed:
-		return true
-	case testFailed:
-		return false
-	}
-	if q.capturing() {
-		return false
-	}
-	t.mu.Lock()
 	if t.state.Load() == untested {
-		t.run(g, q)
-	}
-	t.mu.Unlock()
-	if err := g.reg.mutate(func(s *state) error {
-		s.dirty[slotRef{sl.op, sl.dev}] = true
-		if t.state.Load() == testFailed {
-			s.touchKind(g.op, g.kind)
-			s.events = append(s.events, Event{Kind: EventQuarantined, Op: sl.op, OpName: s.ops.byID[sl.op].Name, Device: sl.dev,
-				Kernel: g.p.Kernel, Provider: g.p.Name, Detail: t.err.Error()})
+		if q.capturing() {
+			return false
 		}
-		return nil
-	}); err != nil {
-		return false
+		t.mu.Lock()
+		fresh := t.state.Load() == untested
+		if fresh {
+			t.run(g, q, home)
+		}
+		t.mu.Unlock()
+		if fresh {
+			g.tested(t, home)
+		}
 	}
 	return t.state.Load() == testPassed
 }
 
-// run runs the test on a view of q that reaches only this kernel and counts apart.
-func (t *selfTest) run(g *Registration, q *Queue) {
+// tested publishes chains that know the verdict.
+func (g *Registration) tested(t *selfTest, home tensor.Device) {
+	_ = g.reg.mutate(func(s *state) error { // cannot fail: no predicate runs a launch
+		s.touchKind(g.op, g.kind)
+		if t.state.Load() == testFailed {
+			s.events = append(s.events, Event{Kind: EventQuarantined, Op: g.op, OpName: s.ops.desc(g.op).Name, Device: home,
+				Kernel: g.p.Kernel, Provider: g.p.Name, Detail: t.err.Error()})
+		}
+		return nil
+	})
+}
+
+// run runs the test on a view of q that reaches only this kernel and counts apart. A borrowed kernel is tested on a CPU
+// view without a native queue.
+func (t *selfTest) run(g *Registration, q *Queue, home tensor.Device) {
 	v := *q
+	if v.dev != home {
+		v.dq, v.dev, v.dn = nil, home, deviceNumber(home)
+	}
 	v.cells, v.tests = newCellTable(), true
 	v.scope = &scope{kernels: map[Op]string{g.op: g.p.Kernel}}
 	defer func() {
 		if e := recover(); e != nil {
-			t.err = fmt.Errorf("registry: kernel %s: self-test panicked: %v: %w", g.p.Kernel, e, ErrSelfTest)
+			t.err = fmt.Errorf("registry: kernel %s: panic: %v: %w", g.p.Kernel, e, ErrSelfTest)
 		}
 		if t.err != nil {
 			t.state.Store(testFailed)
@@ -119,9 +124,9 @@ func (r *Registry) Warm(ctx context.Context, dev device.Device) error {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(append(errs, err)...)
 			}
-			if !s.g.believed(q, c.slot) {
+			if home := s.home(c.slot.dev); !s.g.believed(q, home) {
 				r.mu.Lock()
-				errs = append(errs, s.g.test(c.slot.dev).err)
+				errs = append(errs, s.g.test(home).err)
 				r.mu.Unlock()
 			}
 		}

@@ -11,8 +11,7 @@ import (
 type table struct {
 	gen      uint64
 	devs     []*devTable // by deviceNumber, nil in holes
-	descs    []*Descriptor
-	names    map[string]Op
+	ops      opSet
 	caps     map[tensor.Device]capsAt
 	opts     Options
 	disabled map[string]bool // texts of the entries in force
@@ -50,17 +49,10 @@ func (t *table) row(dev tensor.Device) *devTable {
 	return nil
 }
 
-func (t *table) desc(op Op) *Descriptor {
-	if int(op) < len(t.descs) {
-		return t.descs[op]
-	}
-	return nil
-}
-
 // publish compiles the dirty chains into a new table and stores it; r.mu is held.
 func (r *Registry) publish() {
 	s, old := &r.state, r.cur.Load()
-	t := &table{gen: r.want, descs: s.ops.byID[:len(s.ops.byID):len(s.ops.byID)], names: maps.Clone(s.ops.names), caps: maps.Clone(s.caps), opts: s.opts,
+	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts,
 		disabled: map[string]bool{}, warnings: slices.Clone(s.warnings)}
 	for _, set := range s.disabled {
 		for _, e := range set.entries {
