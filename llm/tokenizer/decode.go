@@ -16,8 +16,8 @@ type DecodeOptions struct {
 
 // Decode returns the text of ids, the bytes as the tokens have them: not necessarily valid UTF-8. An id outside the vocabulary is an *IDError.
 //
-// Decode(Encode(s)) is s for every BPE vocabulary that has a token for each byte. For SPM vocabularies it is s if s has no U+2581 and no user-defined or unused token in it,
-// and begins with no space where AddSpacePrefix is off.
+// Decode(Encode(s)) is s for every BPE vocabulary that has a token for each byte. For SPM vocabularies with a token for each byte and one for U+2581 it is s too,
+// unless s has U+2581, which comes back as a space, or a user-defined token in it.
 func (t *Tokenizer) Decode(ids []int32, o DecodeOptions) (string, error) {
 	s := t.NewStream(o)
 	var buf []byte
@@ -37,19 +37,16 @@ func (t *Tokenizer) AppendPiece(dst []byte, id int32, special bool) ([]byte, err
 	}
 	text := t.piece(id)
 	switch a := t.attrs[id]; {
-	case a&(attrControl|attrUnknown) != 0:
+	case a&attrHidden != 0:
 		if special {
 			dst = append(dst, text...)
 		}
-	case a&attrUser != 0:
-		dst = append(dst, text...)
 	case a&attrByte != 0:
 		b, _ := hexByte(text)
 		dst = append(dst, b)
-	case a&attrNormal != 0:
-		if !t.spm {
-			return append(dst, text...), nil
-		}
+	case a&attrUser != 0 || !t.spm:
+		dst = append(dst, text...)
+	default:
 		for {
 			before, after, found := strings.Cut(text, escapedSpace)
 			dst = append(dst, before...)

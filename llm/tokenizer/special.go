@@ -21,7 +21,7 @@ func (t *Tokenizer) setSpecials(tokens []string) error {
 	s.nodes = []trieNode{{token: -1}}
 	for i, text := range tokens {
 		a := t.attrs[i]
-		if a&(attrControl|attrUnknown|attrUser) == 0 || text == "" {
+		if a&(attrHidden|attrUser) == 0 || text == "" {
 			continue
 		}
 		if len(text) > MaxSpecialBytes {
@@ -34,7 +34,7 @@ func (t *Tokenizer) setSpecials(tokens []string) error {
 		if s.nodes[n].token < 0 {
 			s.nodes[n].token = int32(len(s.order))
 			s.order = append(s.order, int32(i))
-			s.user = append(s.user, a&(attrControl|attrUnknown) == 0)
+			s.user = append(s.user, a&attrHidden == 0)
 		}
 	}
 	return nil

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // escapedSpace stands for a space in the tokens of an SPM vocabulary.
 const escapedSpace = "\u2581"
@@ -13,9 +16,9 @@ func (t *Tokenizer) appendSPM(ids []int32, m *merger, text string, atStart bool)
 	}
 	m.reset(text)
 	for i := 0; i < len(text); {
-		end := min(i+charLen(text[i]), len(text))
-		m.add(end, t.id(text[i:end]))
-		i = end
+		_, n := utf8.DecodeRuneInString(text[i:])
+		m.add(i+n, t.id(text[i:i+n]))
+		i += n
 	}
 	m.run(func(s string, _, _ int32) (int32, int32, bool) {
 		id := t.id(s)
@@ -58,17 +61,4 @@ func (t *Tokenizer) appendBytes(ids []int32, char string) []int32 {
 		ids = append(ids, id)
 	}
 	return ids
-}
-
-// charLen returns the length of the character that begins with b, told from b alone.
-func charLen(b byte) int {
-	switch {
-	case b < 0xc0:
-		return 1
-	case b < 0xe0:
-		return 2
-	case b < 0xf0:
-		return 3
-	}
-	return 4
 }

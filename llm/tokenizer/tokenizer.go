@@ -3,9 +3,12 @@
 //
 // The ids are those of llama.cpp for the same file and the same valid UTF-8 text: merges by score or rank with ties to the left,
 // byte fallback, special tokens found longest first and only when asked for, a space put before SPM text at the start and after a special token.
-// It departs in four places. A byte that is not part of valid UTF-8 keeps its own value (llama.cpp's BPE replaces it by U+FFFD), so that every byte
-// string survives encoding and decoding. Decoding never "cleans up" spaces before punctuation, and takes the leading space of SPM
-// text away also behind a hidden BOS. An empty token never matches. Characters of a BPE token that stand for no byte are written as they are.
+// It departs in these places:
+//   - A byte that is not part of valid UTF-8 stands for itself, so that every byte string survives encoding and decoding. llama.cpp's BPE replaces
+//     it by U+FFFD, its SPM lets it swallow what follows.
+//   - Plain text never becomes a control, unknown or byte token, even if merges would lead there. An empty token never matches.
+//   - Decoding does not "clean up" spaces before punctuation, takes the leading space of SPM text away also behind a hidden BOS,
+//     writes unused tokens, and writes characters of a BPE token that stand for no byte as they are.
 //
 // Time is O(n log n) in the length of the text, whatever the text. A Tokenizer may be used by any number of goroutines at once.
 package tokenizer
@@ -87,16 +90,17 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 	return ids
 }
 
-// cut returns the length of the longest prefix of s of at most max bytes that does not end within a rune.
+// cut returns the length of a prefix of s of at most max bytes, at least one, that does not end within a rune.
 func cut(s string, max int) int {
 	if len(s) <= max {
 		return len(s)
 	}
-	n := max
-	for n > max-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-		n--
+	for n := max; n > max-utf8.UTFMax; n-- {
+		if utf8.RuneStart(s[n]) {
+			return n
+		}
 	}
-	return n
+	return max
 }
 
 // Len returns the number of tokens; ids are 0 to Len()-1.

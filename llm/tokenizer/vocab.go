@@ -126,20 +126,20 @@ func loadID(get func(string) (any, bool), err *error, key string, to *int32, n i
 	}
 }
 
-// attr says what a token is.
+// attr says what a token is; 0 is text.
 type attr uint8
 
 const (
-	attrNormal attr = 1 << iota
-	attrUnknown
+	attrUnknown attr = 1 << iota
 	attrControl
 	attrUser
 	attrByte
 	attrEOG // generation ends here
+
+	attrHidden = attrUnknown | attrControl // not written, and not to be had from plain text
 )
 
-// attrOf translates token types; a token of any other type is none of these things.
-var attrOf = [...]attr{TypeNormal: attrNormal, TypeUnknown: attrUnknown, TypeControl: attrControl, TypeUserDefined: attrUser, TypeUnused: 0, TypeByte: attrByte}
+var attrOf = [...]attr{TypeUnknown: attrUnknown, TypeControl: attrControl, TypeUserDefined: attrUser, TypeByte: attrByte}
 
 // Texts that make a token a control token whatever its type, as in llama.cpp.
 var (
@@ -182,6 +182,7 @@ func New(v Vocab) (*Tokenizer, error) {
 	if err := t.setBytes(); err != nil {
 		return nil, err
 	}
+	t.setEnds(v)
 	if t.spm {
 		t.spacePrefix = v.AddSpacePrefix
 		t.ranks = ranks(v.Scores, len(v.Tokens))
@@ -196,9 +197,14 @@ func New(v Vocab) (*Tokenizer, error) {
 			return nil, err
 		}
 	}
-	t.setEnds(v)
 	if err := t.setSpecials(v.Tokens); err != nil {
 		return nil, err
+	}
+	// From here on ids is for plain text.
+	for text, id := range t.ids {
+		if t.attrs[id]&(attrHidden|attrByte) != 0 {
+			delete(t.ids, text)
+		}
 	}
 	return t, nil
 }
@@ -250,20 +256,17 @@ func (t *Tokenizer) setTokens(v Vocab) error {
 	n := len(v.Tokens)
 	t.attrs = make([]attr, n)
 	t.ends = make([]uint32, n)
-	special := attrControl | attrUnknown | attrUser
 	var text []byte
 	for i, s := range v.Tokens {
-		if v.Types == nil {
-			t.attrs[i] = attrNormal
-		} else if ty := v.Types[i]; ty >= 0 && int(ty) < len(attrOf) {
-			t.attrs[i] = attrOf[ty]
+		if v.Types != nil && uint32(v.Types[i]) < uint32(len(attrOf)) {
+			t.attrs[i] = attrOf[v.Types[i]]
 		}
 		if t.attrs[i] == attrByte {
 			if _, ok := hexByte(s); !ok {
 				return badVocab("Tokens", i, "%.20q is a byte token, but not of the form <0xXX>", s)
 			}
 		}
-		if t.spm || t.attrs[i]&special != 0 {
+		if t.spm || t.attrs[i] != 0 {
 			text = append(text, s...)
 		} else {
 			text, _ = appendDecoded(text, s)
@@ -382,7 +385,7 @@ func (t *Tokenizer) setMerges(merges []string) error {
 			return err
 		}
 		key := pairKey(left, right)
-		if _, dup := t.merges[key]; !dup {
+		if _, dup := t.merges[key]; !dup && t.attrs[both]&attrHidden == 0 {
 			t.merges[key] = merge{both, int32(i)}
 		}
 	}

@@ -28,7 +28,7 @@ BYTES = [b"\xff", b"\x80", b"a\xffb", b"\xc3", b"\xc3(", b"\xe4\xbd", b"\xe4\xbd
 
 SPECIAL = [
     "<s>", "</s>", "<s>Hello</s>", "a</s>b", " </s> ", "a </s> b", "</s></s>", "<unk>x", "<s", "s>", "<<s>>", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "<|im_start|", "<|endoftext|>",
-    "<tool>x</tool>", "a<tool>", " <tool> y", "x<|a|>y", "<|a|><|b|>", "<|a|><|b|><|a|>", "|><|", "<|a|><|", "<|a|><|c", "<|c|><|d|>", "xaaax", "aa<aaa>aaa", "[A][B][AB]", "[A][B]]", "\n<tool>\n", "日本</s>語",
+    "<tool>x</tool>", "a<tool>", " <tool> y", "x<|a|>y", "<|a|><|b|>", "<|a|><|b|><|a|>", "|>x<|", "<|a|>x<|b|>", "<|a|>x<|", "<|a|>x<|c", "<|c|><|d|>", "xaaax", "aa<aaa>aaa", "[A][B][AB]", "[A][B]]", "\n<tool>\n", "日本</s>語",
 ]
 
 def corpus(n=4000, seed=1):

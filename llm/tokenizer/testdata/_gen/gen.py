@@ -48,7 +48,6 @@ v, p = vocabs.spm_bpe(os.path.join(tmp, "spm.model"))
 m = load(v)
 v["ids"] = [m.encode(t.encode()) for t in corpus.TEXTS]
 v["special"] = [[m.encode(t.encode()), m.encode(t.encode(), True, True)] for t in corpus.SPECIAL]
-v["bytes"] = [m.encode(b) for b in corpus.BYTES]
 v["text"] = [m.decode(m.encode(t.encode(), False, True), False, True).decode() for t in corpus.SPECIAL]
 v["eog"] = m.info()["eog"]
 differ = [t for t in corpus.TEXTS + fuzz if plain(t) and m.encode(t.encode()) != p.encode(t)]

@@ -16,7 +16,7 @@ def bpe():
     merges = [x if isinstance(x, str) else " ".join(x) for x in m["merges"]]
     types = [NORMAL] * len(tokens)
     for s, ty in [("<s>", CONTROL), ("</s>", CONTROL), ("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL), ("<|endoftext|>", NORMAL), ("<tool>", USER), ("</tool>", USER), ("aaa", USER),
-                  ("<|a|>", CONTROL), ("<|a|><|b|>", CONTROL), ("|><|", CONTROL), ("[A]", CONTROL), ("[B]", CONTROL), ("[B]]", USER), ("[AB]", CONTROL), ("[PAD]", UNUSED)]:
+                  ("<|a|>", CONTROL), ("<|a|><|b|>", CONTROL), ("|>x<|", CONTROL), ("[A]", CONTROL), ("[B]", CONTROL), ("[B]]", USER), ("[AB]", CONTROL), ("[PAD]", UNUSED)]:
         if s in tokens:
             types[tokens.index(s)] = ty
         else:
@@ -28,7 +28,7 @@ def spm_bpe(path):
     lines = [l for c in corpus() for l in c.replace("\0", " ").split("\n") if l]
     spm.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=out, model_type="bpe", vocab_size=1200, byte_fallback=True, character_coverage=0.995,
         normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=True, split_digits=True, allow_whitespace_only_pieces=True, num_threads=1, minloglevel=2,
-        user_defined_symbols=["<tool>", "</tool>", "[B]]"], control_symbols=["<|im_start|>", "<|im_end|>", "<|a|>", "<|a|><|b|>", "|><|", "[A]", "[B]", "[AB]"])
+        user_defined_symbols=["<tool>", "</tool>", "[B]]"], control_symbols=["<|im_start|>", "<|im_end|>", "<|a|>", "<|a|><|b|>", "|>x<|", "[A]", "[B]", "[AB]"])
     open(path, "wb").write(out.getvalue())
     p = spm.SentencePieceProcessor(model_file=path)
     tokens, scores, types = [], [], []
