@@ -29,8 +29,8 @@ type AttentionArgs struct {
 // PagedAttentionArgs is the record of PagedAttention: R requests whose query tokens lie one after another and whose keys
 // and values lie in pages. Request r owns query rows query_start_loc[r] .. query_start_loc[r+1]; key j of it is row
 // j%block_size of page block_table[r, j/block_size]; seq_lens[r] counts the new tokens too, whose keys are already
-// written. Its logits, windows and sinks are Attention's with Tk = seq_lens[r]. Rows that see no key, and rows at or
-// beyond query_start_loc[R], are not written.
+// written. Positions, logits, sinks, Causal and Windowed are as in AttentionArgs with Tk = seq_lens[r]. Rows that see no
+// key, and rows at or beyond query_start_loc[R], are not written.
 type PagedAttentionArgs struct {
 	registry.Header
 	Out           tensor.Tensor `op:"out" shape:"Tq,Hq,D" dtype:"outfloat"`

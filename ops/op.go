@@ -27,12 +27,17 @@ type core struct {
 	alt    func(args unsafe.Pointer) *core    // the op that the call becomes, with the same record layout, or nil; nil: never
 }
 
-// all lists the ops of this package in the order of their definition.
-var all []*core
+// all lists the ops of this package in the order of their definition, byID by number.
+var (
+	all  []*core
+	byID [OpSoftmax + 1]*core
+)
 
+// init fills tables: the registry's and byID. Tags are read when an op is first used.
 func init() {
 	for _, c := range all {
 		registry.Describe(c.desc)
+		byID[c.desc.Op] = c
 	}
 }
 
@@ -47,7 +52,7 @@ func define[R any](id registry.Op, name, family, mode, doc string, check func(a 
 	c := &o.core
 	c.desc = registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: reflect.TypeFor[R](),
 		Validate: func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }}
-	c.desc.Operands = c.spec().list
+	c.desc.Load = func() []registry.Operand { return c.spec().list }
 	all = append(all, c)
 	return o
 }
@@ -65,7 +70,11 @@ func (o *Op[R]) ID() registry.Op { return o.desc.Op }
 func (o *Op[R]) Name() string { return o.name }
 
 // Descriptor returns the op's contract as data.
-func (o *Op[R]) Descriptor() registry.Descriptor { return o.desc }
+func (o *Op[R]) Descriptor() registry.Descriptor {
+	d := o.desc
+	d.Operands = o.spec().list
+	return d
+}
 
 // Validate checks everything about a call on dev that can be known without reading tensor data: ranks, shapes, dtypes,
 // layouts, devices and attributes. The error is an *OpError. Nothing is allocated for a call that passes.
@@ -93,7 +102,25 @@ func (o *Op[R]) Call(q *registry.Queue, a R) error {
 // provider serves the op on q's device).
 func (o *Op[R]) Launch(q *registry.Queue, a *R) error {
 	args := unsafe.Pointer(a)
-	c := o.target(args)
+	return o.target(args).launch(q, args)
+}
+
+// Launch validates and launches a call of any op that q's registry knows, for callers that learn the op at run time.
+// args points to its record. Errors are those of Op.Launch, and registry.ErrUnknownOp.
+func Launch(q *registry.Queue, op registry.Op, args unsafe.Pointer) error {
+	if int(op) < len(byID) && byID[op] != nil {
+		return byID[op].target(args).launch(q, args)
+	}
+	d, ok := q.Registry().Describe(op)
+	if ok && d.Validate != nil {
+		if err := d.Validate(args, q.Device()); err != nil {
+			return err
+		}
+	}
+	return q.Launch(op, args)
+}
+
+func (c *core) launch(q *registry.Queue, args unsafe.Pointer) error {
 	if err := c.validate(args, q.Device()); err != nil {
 		return err
 	}
@@ -103,14 +130,14 @@ func (o *Op[R]) Launch(q *registry.Queue, a *R) error {
 	return q.Launch(c.desc.Op, args)
 }
 
-// target returns the op that the call is for: o, or what its record turns it into.
-func (o *Op[R]) target(args unsafe.Pointer) *core {
-	if o.alt != nil {
-		if c := o.alt(args); c != nil {
-			return c
+// target returns the op that the call is for: c, or what its record turns it into.
+func (c *core) target(args unsafe.Pointer) *core {
+	if c.alt != nil {
+		if t := c.alt(args); t != nil {
+			return t
 		}
 	}
-	return &o.core
+	return c
 }
 
 // Bind looks the op's chain up once for many launches on q.
@@ -119,40 +146,36 @@ func (o *Op[R]) Bind(q *registry.Queue) (*Bound[R], error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Bound[R]{op: o, q: q, b: b}, nil
+	return &Bound[R]{b, o}, nil
 }
 
-// Bound is an op bound to a queue. Later changes of the registry stay effective.
+// Bound is an op bound to a queue. Later changes of the registry stay effective. The embedded handle explains the chain.
 type Bound[R any] struct {
+	*registry.Bound
 	op *Op[R]
-	q  *registry.Queue
-	b  *registry.Bound
 }
 
 // Launch is Op.Launch on the bound queue.
 func (b *Bound[R]) Launch(a *R) error {
-	args := unsafe.Pointer(a)
+	args, q := unsafe.Pointer(a), b.Queue()
 	if c := b.op.target(args); c != &b.op.core {
-		return b.op.Launch(b.q, a)
+		return c.launch(q, args)
 	}
-	if err := b.op.validate(args, b.q.Device()); err != nil {
+	if err := b.op.validate(args, q.Device()); err != nil {
 		return err
 	}
 	return b.LaunchValidated(a)
 }
 
 // LaunchValidated is Launch without the validator, for a record that has passed it and whose metadata did not change.
-// For a record of MatmulBT with a block dtype it is not allowed: bind MatmulBTQuant.
+// A record of MatmulBT must not have a block dtype here: bind MatmulBTQuant for those.
 func (b *Bound[R]) LaunchValidated(a *R) error {
 	args := unsafe.Pointer(a)
 	if b.op.idle(args) {
 		return nil
 	}
-	return b.b.Launch(args)
+	return b.Bound.Launch(args)
 }
-
-// Registry returns the bound handle under b, which explains its chain.
-func (b *Bound[R]) Registry() *registry.Bound { return b.b }
 
 // Provider is a provider whose launcher takes the op's own record.
 type Provider[R any] struct {

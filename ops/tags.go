@@ -95,7 +95,7 @@ func compile(record reflect.Type) *spec {
 		if f.Type != tensorType {
 			continue
 		}
-		s.operands = append(s.operands, &operand{name: snake(f.Name), offset: f.Offset})
+		s.operands = append(s.operands, &operand{name: FieldName(f.Name), offset: f.Offset})
 	}
 	i := 0
 	for f := range record.Fields() {
@@ -232,25 +232,24 @@ func (s *spec) operand(name string) *operand {
 	return nil
 }
 
-// snake turns a field name into an operand name: QueryStartLoc into query_start_loc, TokenIDs into token_ids, QKV into qkv.
-func snake(s string) string {
+// FieldName turns the Go name of a record's field into the name that the catalogue, the C header and files use:
+// QueryStartLoc into query_start_loc, TokenIDs into token_ids, QKV into qkv.
+func FieldName(s string) string {
+	upper := func(i int) bool { return s[i] >= 'A' && s[i] <= 'Z' }
+	lower := func(i int) bool { return i < len(s) && s[i] >= 'a' && s[i] <= 'z' }
 	var b strings.Builder
-	upper := func(i int) bool { return i < len(s) && s[i] >= 'A' && s[i] <= 'Z' }
 	for i := range len(s) {
-		// A word starts at an upper-case letter after a lower-case one, and at the last of several when a lower-case
-		// letter other than a plural s follows.
-		if upper(i) && i > 0 {
-			lowerNext := i+1 < len(s) && !upper(i+1) && !(s[i+1] == 's' && i+2 == len(s))
-			if !upper(i-1) || lowerNext {
-				b.WriteByte('_')
-			}
+		// A word starts at an upper-case letter after another kind of character, and at the last of several upper-case
+		// letters when a lower-case one other than a plural s at the end follows.
+		if upper(i) && i > 0 && (!upper(i-1) || lower(i+1) && s[i+1:] != "s") {
+			b.WriteByte('_')
 		}
 		b.WriteByte(s[i])
 	}
 	return strings.ToLower(b.String())
 }
 
-// String returns the form of a shape tag.
+// formString is the text of a shape form.
 func (s *spec) formString(form []extent) string {
 	var b strings.Builder
 	for i, e := range form {

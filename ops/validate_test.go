@@ -16,13 +16,7 @@ var cpu0 = tensor.Device{}
 
 // check validates as the op's entry point does.
 func (c *opCase) check(args unsafe.Pointer, dev tensor.Device) error {
-	t := c.core
-	if t.alt != nil {
-		if a := t.alt(args); a != nil {
-			t = a
-		}
-	}
-	return t.validate(args, dev)
+	return c.core.target(args).validate(args, dev)
 }
 
 func TestEveryOpHasACase(t *testing.T) {
@@ -199,12 +193,7 @@ func FuzzValidate(f *testing.F) {
 			mutate(ops[int(data[0])%len(ops)].at(args), data[1], data[2])
 			data = data[3:]
 		}
-		target := c.core
-		if target.alt != nil {
-			if a := target.alt(args); a != nil {
-				target = a
-			}
-		}
+		target := c.core.target(args)
 		if target.validate(args, cpu0) == nil {
 			if msg := target.violates(args); msg != "" {
 				t.Fatalf("%s: accepted although %s", target.name, msg)
@@ -247,7 +236,7 @@ func mutate(x *tensor.Tensor, what, v byte) {
 
 // violates reads the descriptor's texts again and says which constraint the record at args breaks.
 func (c *core) violates(args unsafe.Pointer) string {
-	ops := c.desc.Operands
+	ops := c.spec().list
 	find := func(name string) *tensor.Tensor {
 		for _, o := range ops {
 			if o.Name == name {

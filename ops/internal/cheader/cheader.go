@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"unicode"
 
+	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -145,7 +145,7 @@ func (g *generator) record(d registry.Descriptor) error {
 	// Structs of attributes come first.
 	for f := range d.Record.Fields() {
 		if f.Type.Kind() == reflect.Struct && g.done[f.Type] == "" {
-			g.done[f.Type] = "opmux_" + snake(f.Type.Name())
+			g.done[f.Type] = "opmux_" + ops.FieldName(f.Type.Name())
 			if err := g.structure(f.Type, g.done[f.Type], f.Type.Name()+" in Go.", nil); err != nil {
 				return err
 			}
@@ -197,7 +197,7 @@ func (g *generator) structure(t reflect.Type, name, doc string, operand func(ref
 
 // field returns the C form of a plain field. Types without a fixed layout are refused.
 func (g *generator) field(f reflect.StructField) (cField, error) {
-	c := cField{name: snake(f.Name)}
+	c := cField{name: ops.FieldName(f.Name)}
 	if f.Name == "_" {
 		c.name = "reserved"
 	}
@@ -227,16 +227,4 @@ func (g *generator) field(f reflect.StructField) (cField, error) {
 		return c, fmt.Errorf("field %s: %v has no C form", f.Name, f.Type)
 	}
 	return c, nil
-}
-
-// snake turns a Go name into a C one.
-func snake(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		if i > 0 && unicode.IsUpper(r) && (unicode.IsLower(rune(s[i-1])) || i+1 < len(s) && unicode.IsLower(rune(s[i+1]))) {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }
