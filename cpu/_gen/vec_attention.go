@@ -61,12 +61,12 @@ func (s spread) at(i, disp int) operand.Mem {
 // not stored.
 func (v *vec) scores(e element, queries int) {
 	v.begin(fmt.Sprint("scores", queries, e.name),
-		"func(rows, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)",
-		fmt.Sprintf("sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < %d, j < rows, e < d; rows > 0.", queries))
+		"func(rows, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk, ahead int)",
+		fmt.Sprintf("sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < %d, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.", queries))
 	left, width := v.arg("rows"), v.GP64()
 	dst := v.spread("dst", "ldd", 4, queries)
 	q := v.spread("q", "ldq", 4, queries)
-	row, k := v.arg("k"), v.GP64()
+	row, k, ahead := v.arg("k"), v.GP64(), v.GP64()
 	var step [4]reg.GPVirtual
 	for i := 1; i < 4; i++ {
 		step[i] = v.GP64()
@@ -89,6 +89,8 @@ func (v *vec) scores(e element, queries int) {
 		v.CMOVQLE(k, step[i])
 	}
 	v.MOVQ(row, k)
+	v.Load(v.Param("ahead"), ahead)
+	v.ADDQ(row, ahead)
 	v.Load(v.Param("q"), q.p)
 	sums := v.zeroed(4 * queries)
 
@@ -100,6 +102,8 @@ func (v *vec) scores(e element, queries int) {
 				src.Index, src.Scale = step[i], 1
 			}
 			v.widen(e, src, r, m)
+			src.Base = ahead
+			v.PREFETCHT0(src)
 		}
 		for g := range queries {
 			x := v.reg()
@@ -116,6 +120,7 @@ func (v *vec) scores(e element, queries int) {
 	v.Label(loop)
 	dots(nil)
 	v.ADDQ(imm(v.lanes*e.size), k)
+	v.ADDQ(imm(v.lanes*e.size), ahead)
 	v.ADDQ(imm(v.lanes*4), q.p)
 	v.SUBQ(imm(v.lanes), width)
 	v.JGE(to(loop))
@@ -207,12 +212,12 @@ func (v *vec) foldFour(r []reg.VecVirtual, order reg.VecVirtual) reg.VecVirtual 
 // there are as many, then one, then what is left of one.
 func (v *vec) mix(e element, queries int) {
 	v.begin(fmt.Sprint("mix", queries, e.name),
-		"func(rows, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)",
-		fmt.Sprintf("adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < %d, e < d; rows > 0.", queries))
+		"func(rows, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv, ahead int)",
+		fmt.Sprintf("adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < %d, e < d; rows > 0. It prefetches ahead bytes beyond each row.", queries))
 	d := v.arg("d")
 	out := v.spread("out", "ldo", 4, queries)
 	p := v.spread("p", "ldp", 4, queries)
-	column, row, distance, left := v.arg("v"), v.GP64(), v.arg("ldv"), v.GP64()
+	column, row, distance, left, ahead := v.arg("v"), v.GP64(), v.arg("ldv"), v.GP64(), v.arg("ahead")
 	v.IMUL3Q(imm(e.size), distance, distance)
 
 	tile := func(width int, m *mask) {
@@ -228,6 +233,9 @@ func (v *vec) mix(e element, queries int) {
 		weights := v.regs(queries)
 		for g, w := range weights {
 			v.VBROADCASTSS(p.at(g, 0), w)
+		}
+		for i := 0; i < width*v.lanes*e.size; i += 64 {
+			v.PREFETCHT0(operand.Mem{Base: row, Index: ahead, Scale: 1, Disp: i})
 		}
 		for i := range width {
 			x := v.reg()

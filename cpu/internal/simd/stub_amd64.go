@@ -413,95 +413,95 @@ func rotateHalvesAVX512(n int, x *float32, y *float32, cos *float32, sin *float3
 //go:noescape
 func rotatePairsAVX512(n int, x *float32, cos *float32, sin *float32)
 
-// scores4F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0.
+// scores4F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores4F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores4F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores2F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+// scores2F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores2F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores2F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores1F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+// scores1F32AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores1F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores1F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// mix4F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0.
+// mix4F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix4F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix4F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix2F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+// mix2F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix2F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix2F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix1F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+// mix1F32AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix1F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix1F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// scores4F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0.
+// scores4F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores4F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores4F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores2F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+// scores2F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores2F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores2F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores1F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+// scores1F16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores1F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores1F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// mix4F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0.
+// mix4F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix4F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix4F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix2F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+// mix2F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix2F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix2F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix1F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+// mix1F16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix1F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix1F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// scores4BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0.
+// scores4BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 4, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores4BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores4BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores2BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+// scores2BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores2BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores2BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores1BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+// scores1BF16AVX512 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores1BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores1BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// mix4BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0.
+// mix4BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 4, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix4BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix4BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix2BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+// mix2BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix2BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix2BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix1BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+// mix1BF16AVX512 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix1BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix1BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
 // dotAVX2 returns Σ a[i]·b[i].
 //
@@ -608,62 +608,62 @@ func rotateHalvesAVX2(n int, x *float32, y *float32, cos *float32, sin *float32)
 //go:noescape
 func rotatePairsAVX2(n int, x *float32, cos *float32, sin *float32)
 
-// scores2F32AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+// scores2F32AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores2F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores2F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores1F32AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+// scores1F32AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores1F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores1F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// mix2F32AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+// mix2F32AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix2F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix2F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix1F32AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+// mix1F32AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix1F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix1F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// scores2F16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+// scores2F16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores2F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores2F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores1F16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+// scores1F16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores1F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores1F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// mix2F16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+// mix2F16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix2F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix2F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix1F16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+// mix1F16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix1F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix1F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// scores2BF16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0.
+// scores2BF16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 2, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores2BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores2BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// scores1BF16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0.
+// scores1BF16AVX2 sets dst[g·ldd+j] = Σ q[g·ldq+e]·k[j·ldk+e], g < 1, j < rows, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func scores1BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
+func scores1BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
 
-// mix2BF16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0.
+// mix2BF16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 2, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix2BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix2BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
 
-// mix1BF16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0.
+// mix1BF16AVX2 adds Σ p[g·ldp+j]·v[j·ldv+e], j < rows ascending, to out[g·ldo+e], g < 1, e < d; rows > 0. It prefetches ahead bytes beyond each row.
 //
 //go:noescape
-func mix1BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
+func mix1BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)

@@ -107,6 +107,10 @@ type Rows struct {
 	// Stride is the distance from one row to the next, N the number of rows and
 	// D their length, all but N in elements.
 	Stride, N, D int
+	// Ahead is the distance, in elements and of any sign, between each row and
+	// the memory that is prefetched while it is worked on: that to the next page
+	// of a paged cache. Zero stands for a few times Stride.
+	Ahead int
 }
 
 // chunk is the most elements that one assembly call sees: short calls keep the

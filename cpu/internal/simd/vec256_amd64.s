@@ -1936,9 +1936,9 @@ done113:
 	VZEROUPPER
 	RET
 
-// func scores2F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·scores2F32AVX2(SB), NOSPLIT, $0-64
+// func scores2F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·scores2F32AVX2(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -1955,18 +1955,20 @@ TEXT ·scores2F32AVX2(SB), NOSPLIT, $0-64
 	VMOVDQU (SI), Y0
 
 tile114:
-	MOVQ    ldk+56(FP), R10
-	IMUL3Q  $0x00000004, R10, R10
-	LEAQ    (R10)(R10*1), R11
-	LEAQ    (R10)(R10*2), R12
+	MOVQ    ldk+56(FP), R11
+	IMUL3Q  $0x00000004, R11, R11
+	LEAQ    (R11)(R11*1), R12
+	LEAQ    (R11)(R11*2), R13
 	XORQ    R9, R9
 	CMPQ    AX, $0x00000001
-	CMOVQLE R9, R10
-	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R11
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R12
+	CMPQ    AX, $0x00000003
+	CMOVQLE R9, R13
 	MOVQ    R8, R9
+	MOVQ    ahead+64(FP), R10
+	ADDQ    R8, R10
 	MOVQ    q+32(FP), SI
 	VPXOR   Y1, Y1, Y1
 	VPXOR   Y2, Y2, Y2
@@ -1982,9 +1984,13 @@ tile114:
 
 loop115:
 	VMOVUPS     (R9), Y9
-	VMOVUPS     (R9)(R10*1), Y10
-	VMOVUPS     (R9)(R11*1), Y11
-	VMOVUPS     (R9)(R12*1), Y12
+	PREFETCHT0  (R10)
+	VMOVUPS     (R9)(R11*1), Y10
+	PREFETCHT0  (R10)(R11*1)
+	VMOVUPS     (R9)(R12*1), Y11
+	PREFETCHT0  (R10)(R12*1)
+	VMOVUPS     (R9)(R13*1), Y12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS     (SI), Y13
 	VFMADD231PS Y9, Y13, Y1
 	VFMADD231PS Y10, Y13, Y2
@@ -1996,6 +2002,7 @@ loop115:
 	VFMADD231PS Y11, Y13, Y7
 	VFMADD231PS Y12, Y13, Y8
 	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000020, R10
 	ADDQ        $0x00000020, SI
 	SUBQ        $0x00000008, CX
 	JGE         loop115
@@ -2004,9 +2011,13 @@ under116:
 	ADDQ        $0x00000008, CX
 	JZ          reduce117
 	VMASKMOVPS  (R9), Y0, Y9
-	VMASKMOVPS  (R9)(R10*1), Y0, Y10
-	VMASKMOVPS  (R9)(R11*1), Y0, Y11
-	VMASKMOVPS  (R9)(R12*1), Y0, Y12
+	PREFETCHT0  (R10)
+	VMASKMOVPS  (R9)(R11*1), Y0, Y10
+	PREFETCHT0  (R10)(R11*1)
+	VMASKMOVPS  (R9)(R12*1), Y0, Y11
+	PREFETCHT0  (R10)(R12*1)
+	VMASKMOVPS  (R9)(R13*1), Y0, Y12
+	PREFETCHT0  (R10)(R13*1)
 	VMASKMOVPS  (SI), Y0, Y13
 	VFMADD231PS Y9, Y13, Y1
 	VFMADD231PS Y10, Y13, Y2
@@ -2050,9 +2061,9 @@ reduce117:
 	VMOVUPS      X1, (DX)
 	VMOVUPS      X3, (DX)(BX*1)
 	ADDQ         $0x00000010, DX
-	MOVQ         ldk+56(FP), R10
-	IMUL3Q       $0x00000010, R10, R10
-	ADDQ         R10, R8
+	MOVQ         ldk+56(FP), R11
+	IMUL3Q       $0x00000010, R11, R11
+	ADDQ         R11, R8
 	SUBQ         $0x00000004, AX
 	JNZ          tile114
 	JMP          next119
@@ -2069,9 +2080,9 @@ next119:
 	VZEROUPPER
 	RET
 
-// func scores1F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·scores1F32AVX2(SB), NOSPLIT, $0-64
+// func scores1F32AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·scores1F32AVX2(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    q+32(FP), BX
@@ -2084,18 +2095,20 @@ TEXT ·scores1F32AVX2(SB), NOSPLIT, $0-64
 	VMOVDQU (BX), Y0
 
 tile120:
-	MOVQ    ldk+56(FP), R8
-	IMUL3Q  $0x00000004, R8, R8
-	LEAQ    (R8)(R8*1), R9
-	LEAQ    (R8)(R8*2), R10
+	MOVQ    ldk+56(FP), R9
+	IMUL3Q  $0x00000004, R9, R9
+	LEAQ    (R9)(R9*1), R10
+	LEAQ    (R9)(R9*2), R11
 	XORQ    DI, DI
 	CMPQ    AX, $0x00000001
-	CMOVQLE DI, R8
-	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R9
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R10
+	CMPQ    AX, $0x00000003
+	CMOVQLE DI, R11
 	MOVQ    SI, DI
+	MOVQ    ahead+64(FP), R8
+	ADDQ    SI, R8
 	MOVQ    q+32(FP), BX
 	VPXOR   Y1, Y1, Y1
 	VPXOR   Y2, Y2, Y2
@@ -2107,15 +2120,20 @@ tile120:
 
 loop121:
 	VMOVUPS     (DI), Y5
-	VMOVUPS     (DI)(R8*1), Y6
-	VMOVUPS     (DI)(R9*1), Y7
-	VMOVUPS     (DI)(R10*1), Y8
+	PREFETCHT0  (R8)
+	VMOVUPS     (DI)(R9*1), Y6
+	PREFETCHT0  (R8)(R9*1)
+	VMOVUPS     (DI)(R10*1), Y7
+	PREFETCHT0  (R8)(R10*1)
+	VMOVUPS     (DI)(R11*1), Y8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS     (BX), Y9
 	VFMADD231PS Y5, Y9, Y1
 	VFMADD231PS Y6, Y9, Y2
 	VFMADD231PS Y7, Y9, Y3
 	VFMADD231PS Y8, Y9, Y4
 	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000020, R8
 	ADDQ        $0x00000020, BX
 	SUBQ        $0x00000008, CX
 	JGE         loop121
@@ -2124,9 +2142,13 @@ under122:
 	ADDQ        $0x00000008, CX
 	JZ          reduce123
 	VMASKMOVPS  (DI), Y0, Y5
-	VMASKMOVPS  (DI)(R8*1), Y0, Y6
-	VMASKMOVPS  (DI)(R9*1), Y0, Y7
-	VMASKMOVPS  (DI)(R10*1), Y0, Y8
+	PREFETCHT0  (R8)
+	VMASKMOVPS  (DI)(R9*1), Y0, Y6
+	PREFETCHT0  (R8)(R9*1)
+	VMASKMOVPS  (DI)(R10*1), Y0, Y7
+	PREFETCHT0  (R8)(R10*1)
+	VMASKMOVPS  (DI)(R11*1), Y0, Y8
+	PREFETCHT0  (R8)(R11*1)
 	VMASKMOVPS  (BX), Y0, Y9
 	VFMADD231PS Y5, Y9, Y1
 	VFMADD231PS Y6, Y9, Y2
@@ -2151,9 +2173,9 @@ reduce123:
 	JLT          partial124
 	VMOVUPS      X1, (DX)
 	ADDQ         $0x00000010, DX
-	MOVQ         ldk+56(FP), R8
-	IMUL3Q       $0x00000010, R8, R8
-	ADDQ         R8, SI
+	MOVQ         ldk+56(FP), R9
+	IMUL3Q       $0x00000010, R9, R9
+	ADDQ         R9, SI
 	SUBQ         $0x00000004, AX
 	JNZ          tile120
 	JMP          next125
@@ -2169,9 +2191,9 @@ next125:
 	VZEROUPPER
 	RET
 
-// func mix2F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, FMA3
-TEXT ·mix2F32AVX2(SB), NOSPLIT, $0-64
+// func mix2F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mix2F32AVX2(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -2181,6 +2203,7 @@ TEXT ·mix2F32AVX2(SB), NOSPLIT, $0-64
 	IMUL3Q $0x00000004, SI, SI
 	MOVQ   v+48(FP), DI
 	MOVQ   ldv+56(FP), R9
+	MOVQ   ahead+64(FP), R11
 	IMUL3Q $0x00000004, R9, R9
 	SUBQ   $0x00000020, AX
 	JLT    under127
@@ -2201,6 +2224,8 @@ columns126:
 rows128:
 	VBROADCASTSS (BX), Y8
 	VBROADCASTSS (BX)(SI*1), Y9
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
 	VMOVUPS      (R8), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y4
@@ -2245,6 +2270,7 @@ columns129:
 rows131:
 	VBROADCASTSS (BX), Y2
 	VBROADCASTSS (BX)(SI*1), Y3
+	PREFETCHT0   (R8)(R11*1)
 	VMOVUPS      (R8), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
@@ -2275,6 +2301,7 @@ under130:
 rows133:
 	VBROADCASTSS (BX), Y3
 	VBROADCASTSS (BX)(SI*1), Y4
+	PREFETCHT0   (R8)(R11*1)
 	VMASKMOVPS   (R8), Y0, Y5
 	VFMADD231PS  Y5, Y3, Y1
 	VFMADD231PS  Y5, Y4, Y2
@@ -2289,14 +2316,15 @@ done132:
 	VZEROUPPER
 	RET
 
-// func mix1F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, FMA3
-TEXT ·mix1F32AVX2(SB), NOSPLIT, $0-64
+// func mix1F32AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mix1F32AVX2(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   p+32(FP), DX
 	MOVQ   v+48(FP), BX
 	MOVQ   ldv+56(FP), DI
+	MOVQ   ahead+64(FP), R9
 	IMUL3Q $0x00000004, DI, DI
 	SUBQ   $0x00000020, AX
 	JLT    under135
@@ -2312,6 +2340,8 @@ columns134:
 
 rows136:
 	VBROADCASTSS (DX), Y4
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
 	VMOVUPS      (SI), Y5
 	VFMADD231PS  Y5, Y4, Y0
 	VMOVUPS      32(SI), Y5
@@ -2346,6 +2376,7 @@ columns137:
 
 rows139:
 	VBROADCASTSS (DX), Y1
+	PREFETCHT0   (SI)(R9*1)
 	VMOVUPS      (SI), Y2
 	VFMADD231PS  Y2, Y1, Y0
 	ADDQ         DI, SI
@@ -2372,6 +2403,7 @@ under138:
 
 rows141:
 	VBROADCASTSS (DX), Y2
+	PREFETCHT0   (SI)(R9*1)
 	VMASKMOVPS   (SI), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         DI, SI
@@ -2384,9 +2416,9 @@ done140:
 	VZEROUPPER
 	RET
 
-// func scores2F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX2, CMOV, F16C, FMA3
-TEXT ·scores2F16AVX2(SB), NOSPLIT, $0-64
+// func scores2F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX2, CMOV, F16C, FMA3, MMX+
+TEXT ·scores2F16AVX2(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -2395,27 +2427,29 @@ TEXT ·scores2F16AVX2(SB), NOSPLIT, $0-64
 	MOVQ    ldq+40(FP), DI
 	IMUL3Q  $0x00000004, DI, DI
 	MOVQ    k+48(FP), R8
-	MOVQ    d+8(FP), R13
-	ANDQ    $0x00000007, R13
-	MOVQ    R13, CX
+	MOVQ    d+8(FP), R14
+	ANDQ    $0x00000007, R14
+	MOVQ    R14, CX
 	LEAQ    lanemask<>+32(SB), SI
 	SHLQ    $0x02, CX
 	SUBQ    CX, SI
 	VMOVDQU (SI), Y0
 
 tile142:
-	MOVQ    ldk+56(FP), R10
-	IMUL3Q  $0x00000002, R10, R10
-	LEAQ    (R10)(R10*1), R11
-	LEAQ    (R10)(R10*2), R12
+	MOVQ    ldk+56(FP), R11
+	IMUL3Q  $0x00000002, R11, R11
+	LEAQ    (R11)(R11*1), R12
+	LEAQ    (R11)(R11*2), R13
 	XORQ    R9, R9
 	CMPQ    AX, $0x00000001
-	CMOVQLE R9, R10
-	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R11
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R12
+	CMPQ    AX, $0x00000003
+	CMOVQLE R9, R13
 	MOVQ    R8, R9
+	MOVQ    ahead+64(FP), R10
+	ADDQ    R8, R10
 	MOVQ    q+32(FP), SI
 	VPXOR   Y1, Y1, Y1
 	VPXOR   Y2, Y2, Y2
@@ -2431,9 +2465,13 @@ tile142:
 
 loop143:
 	VCVTPH2PS   (R9), Y9
-	VCVTPH2PS   (R9)(R10*1), Y10
-	VCVTPH2PS   (R9)(R11*1), Y11
-	VCVTPH2PS   (R9)(R12*1), Y12
+	PREFETCHT0  (R10)
+	VCVTPH2PS   (R9)(R11*1), Y10
+	PREFETCHT0  (R10)(R11*1)
+	VCVTPH2PS   (R9)(R12*1), Y11
+	PREFETCHT0  (R10)(R12*1)
+	VCVTPH2PS   (R9)(R13*1), Y12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS     (SI), Y13
 	VFMADD231PS Y9, Y13, Y1
 	VFMADD231PS Y10, Y13, Y2
@@ -2445,6 +2483,7 @@ loop143:
 	VFMADD231PS Y11, Y13, Y7
 	VFMADD231PS Y12, Y13, Y8
 	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	ADDQ        $0x00000020, SI
 	SUBQ        $0x00000008, CX
 	JGE         loop143
@@ -2453,88 +2492,91 @@ under144:
 	ADDQ    $0x00000008, CX
 	JZ      reduce145
 	VPXOR   X9, X9, X9
-	LEAQ    (R9), R14
-	LEAQ    (R14)(R13*2), R14
-	MOVQ    R13, CX
+	LEAQ    (R9), R15
+	LEAQ    (R15)(R14*2), R15
+	MOVQ    R14, CX
 	TESTQ   $0x00000001, CX
 	JZ      halves146
-	SUBQ    $0x00000002, R14
-	VPINSRW $0x00, (R14), X9, X9
+	SUBQ    $0x00000002, R15
+	VPINSRW $0x00, (R15), X9, X9
 
 halves146:
 	TESTQ   $0x00000002, CX
 	JZ      halves147
-	SUBQ    $0x00000004, R14
+	SUBQ    $0x00000004, R15
 	VPSLLDQ $0x04, X9, X9
-	VPINSRD $0x00, (R14), X9, X9
+	VPINSRD $0x00, (R15), X9, X9
 
 halves147:
 	TESTQ   $0x00000004, CX
 	JZ      halves148
-	SUBQ    $0x00000008, R14
+	SUBQ    $0x00000008, R15
 	VPSLLDQ $0x08, X9, X9
-	VPINSRQ $0x00, (R14), X9, X9
+	VPINSRQ $0x00, (R15), X9, X9
 
 halves148:
-	VCVTPH2PS X9, Y9
-	VPXOR     X10, X10, X10
-	LEAQ      (R9)(R10*1), R10
-	LEAQ      (R10)(R13*2), R10
-	MOVQ      R13, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves149
-	SUBQ      $0x00000002, R10
-	VPINSRW   $0x00, (R10), X10, X10
+	VCVTPH2PS  X9, Y9
+	PREFETCHT0 (R10)
+	VPXOR      X10, X10, X10
+	LEAQ       (R9)(R11*1), R15
+	LEAQ       (R15)(R14*2), R15
+	MOVQ       R14, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves149
+	SUBQ       $0x00000002, R15
+	VPINSRW    $0x00, (R15), X10, X10
 
 halves149:
 	TESTQ   $0x00000002, CX
 	JZ      halves150
-	SUBQ    $0x00000004, R10
+	SUBQ    $0x00000004, R15
 	VPSLLDQ $0x04, X10, X10
-	VPINSRD $0x00, (R10), X10, X10
+	VPINSRD $0x00, (R15), X10, X10
 
 halves150:
 	TESTQ   $0x00000004, CX
 	JZ      halves151
-	SUBQ    $0x00000008, R10
+	SUBQ    $0x00000008, R15
 	VPSLLDQ $0x08, X10, X10
-	VPINSRQ $0x00, (R10), X10, X10
+	VPINSRQ $0x00, (R15), X10, X10
 
 halves151:
-	VCVTPH2PS X10, Y10
-	VPXOR     X11, X11, X11
-	LEAQ      (R9)(R11*1), R10
-	LEAQ      (R10)(R13*2), R10
-	MOVQ      R13, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves152
-	SUBQ      $0x00000002, R10
-	VPINSRW   $0x00, (R10), X11, X11
+	VCVTPH2PS  X10, Y10
+	PREFETCHT0 (R10)(R11*1)
+	VPXOR      X11, X11, X11
+	LEAQ       (R9)(R12*1), R11
+	LEAQ       (R11)(R14*2), R11
+	MOVQ       R14, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves152
+	SUBQ       $0x00000002, R11
+	VPINSRW    $0x00, (R11), X11, X11
 
 halves152:
 	TESTQ   $0x00000002, CX
 	JZ      halves153
-	SUBQ    $0x00000004, R10
+	SUBQ    $0x00000004, R11
 	VPSLLDQ $0x04, X11, X11
-	VPINSRD $0x00, (R10), X11, X11
+	VPINSRD $0x00, (R11), X11, X11
 
 halves153:
 	TESTQ   $0x00000004, CX
 	JZ      halves154
-	SUBQ    $0x00000008, R10
+	SUBQ    $0x00000008, R11
 	VPSLLDQ $0x08, X11, X11
-	VPINSRQ $0x00, (R10), X11, X11
+	VPINSRQ $0x00, (R11), X11, X11
 
 halves154:
-	VCVTPH2PS X11, Y11
-	VPXOR     X12, X12, X12
-	LEAQ      (R9)(R12*1), R9
-	LEAQ      (R9)(R13*2), R9
-	MOVQ      R13, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves155
-	SUBQ      $0x00000002, R9
-	VPINSRW   $0x00, (R9), X12, X12
+	VCVTPH2PS  X11, Y11
+	PREFETCHT0 (R10)(R12*1)
+	VPXOR      X12, X12, X12
+	LEAQ       (R9)(R13*1), R9
+	LEAQ       (R9)(R14*2), R9
+	MOVQ       R14, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves155
+	SUBQ       $0x00000002, R9
+	VPINSRW    $0x00, (R9), X12, X12
 
 halves155:
 	TESTQ   $0x00000002, CX
@@ -2552,6 +2594,7 @@ halves156:
 
 halves157:
 	VCVTPH2PS   X12, Y12
+	PREFETCHT0  (R10)(R13*1)
 	VMASKMOVPS  (SI), Y0, Y13
 	VFMADD231PS Y9, Y13, Y1
 	VFMADD231PS Y10, Y13, Y2
@@ -2595,9 +2638,9 @@ reduce145:
 	VMOVUPS      X1, (DX)
 	VMOVUPS      X3, (DX)(BX*1)
 	ADDQ         $0x00000010, DX
-	MOVQ         ldk+56(FP), R10
-	IMUL3Q       $0x00000008, R10, R10
-	ADDQ         R10, R8
+	MOVQ         ldk+56(FP), R11
+	IMUL3Q       $0x00000008, R11, R11
+	ADDQ         R11, R8
 	SUBQ         $0x00000004, AX
 	JNZ          tile142
 	JMP          next159
@@ -2614,34 +2657,36 @@ next159:
 	VZEROUPPER
 	RET
 
-// func scores1F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX2, CMOV, F16C, FMA3
-TEXT ·scores1F16AVX2(SB), NOSPLIT, $0-64
+// func scores1F16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX2, CMOV, F16C, FMA3, MMX+
+TEXT ·scores1F16AVX2(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    q+32(FP), BX
 	MOVQ    k+48(FP), SI
-	MOVQ    d+8(FP), R11
-	ANDQ    $0x00000007, R11
-	MOVQ    R11, CX
+	MOVQ    d+8(FP), R12
+	ANDQ    $0x00000007, R12
+	MOVQ    R12, CX
 	LEAQ    lanemask<>+32(SB), BX
 	SHLQ    $0x02, CX
 	SUBQ    CX, BX
 	VMOVDQU (BX), Y0
 
 tile160:
-	MOVQ    ldk+56(FP), R8
-	IMUL3Q  $0x00000002, R8, R8
-	LEAQ    (R8)(R8*1), R9
-	LEAQ    (R8)(R8*2), R10
+	MOVQ    ldk+56(FP), R9
+	IMUL3Q  $0x00000002, R9, R9
+	LEAQ    (R9)(R9*1), R10
+	LEAQ    (R9)(R9*2), R11
 	XORQ    DI, DI
 	CMPQ    AX, $0x00000001
-	CMOVQLE DI, R8
-	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R9
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R10
+	CMPQ    AX, $0x00000003
+	CMOVQLE DI, R11
 	MOVQ    SI, DI
+	MOVQ    ahead+64(FP), R8
+	ADDQ    SI, R8
 	MOVQ    q+32(FP), BX
 	VPXOR   Y1, Y1, Y1
 	VPXOR   Y2, Y2, Y2
@@ -2653,15 +2698,20 @@ tile160:
 
 loop161:
 	VCVTPH2PS   (DI), Y5
-	VCVTPH2PS   (DI)(R8*1), Y6
-	VCVTPH2PS   (DI)(R9*1), Y7
-	VCVTPH2PS   (DI)(R10*1), Y8
+	PREFETCHT0  (R8)
+	VCVTPH2PS   (DI)(R9*1), Y6
+	PREFETCHT0  (R8)(R9*1)
+	VCVTPH2PS   (DI)(R10*1), Y7
+	PREFETCHT0  (R8)(R10*1)
+	VCVTPH2PS   (DI)(R11*1), Y8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS     (BX), Y9
 	VFMADD231PS Y5, Y9, Y1
 	VFMADD231PS Y6, Y9, Y2
 	VFMADD231PS Y7, Y9, Y3
 	VFMADD231PS Y8, Y9, Y4
 	ADDQ        $0x00000010, DI
+	ADDQ        $0x00000010, R8
 	ADDQ        $0x00000020, BX
 	SUBQ        $0x00000008, CX
 	JGE         loop161
@@ -2670,88 +2720,91 @@ under162:
 	ADDQ    $0x00000008, CX
 	JZ      reduce163
 	VPXOR   X5, X5, X5
-	LEAQ    (DI), R12
-	LEAQ    (R12)(R11*2), R12
-	MOVQ    R11, CX
+	LEAQ    (DI), R13
+	LEAQ    (R13)(R12*2), R13
+	MOVQ    R12, CX
 	TESTQ   $0x00000001, CX
 	JZ      halves164
-	SUBQ    $0x00000002, R12
-	VPINSRW $0x00, (R12), X5, X5
+	SUBQ    $0x00000002, R13
+	VPINSRW $0x00, (R13), X5, X5
 
 halves164:
 	TESTQ   $0x00000002, CX
 	JZ      halves165
-	SUBQ    $0x00000004, R12
+	SUBQ    $0x00000004, R13
 	VPSLLDQ $0x04, X5, X5
-	VPINSRD $0x00, (R12), X5, X5
+	VPINSRD $0x00, (R13), X5, X5
 
 halves165:
 	TESTQ   $0x00000004, CX
 	JZ      halves166
-	SUBQ    $0x00000008, R12
+	SUBQ    $0x00000008, R13
 	VPSLLDQ $0x08, X5, X5
-	VPINSRQ $0x00, (R12), X5, X5
+	VPINSRQ $0x00, (R13), X5, X5
 
 halves166:
-	VCVTPH2PS X5, Y5
-	VPXOR     X6, X6, X6
-	LEAQ      (DI)(R8*1), R8
-	LEAQ      (R8)(R11*2), R8
-	MOVQ      R11, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves167
-	SUBQ      $0x00000002, R8
-	VPINSRW   $0x00, (R8), X6, X6
+	VCVTPH2PS  X5, Y5
+	PREFETCHT0 (R8)
+	VPXOR      X6, X6, X6
+	LEAQ       (DI)(R9*1), R13
+	LEAQ       (R13)(R12*2), R13
+	MOVQ       R12, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves167
+	SUBQ       $0x00000002, R13
+	VPINSRW    $0x00, (R13), X6, X6
 
 halves167:
 	TESTQ   $0x00000002, CX
 	JZ      halves168
-	SUBQ    $0x00000004, R8
+	SUBQ    $0x00000004, R13
 	VPSLLDQ $0x04, X6, X6
-	VPINSRD $0x00, (R8), X6, X6
+	VPINSRD $0x00, (R13), X6, X6
 
 halves168:
 	TESTQ   $0x00000004, CX
 	JZ      halves169
-	SUBQ    $0x00000008, R8
+	SUBQ    $0x00000008, R13
 	VPSLLDQ $0x08, X6, X6
-	VPINSRQ $0x00, (R8), X6, X6
+	VPINSRQ $0x00, (R13), X6, X6
 
 halves169:
-	VCVTPH2PS X6, Y6
-	VPXOR     X7, X7, X7
-	LEAQ      (DI)(R9*1), R8
-	LEAQ      (R8)(R11*2), R8
-	MOVQ      R11, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves170
-	SUBQ      $0x00000002, R8
-	VPINSRW   $0x00, (R8), X7, X7
+	VCVTPH2PS  X6, Y6
+	PREFETCHT0 (R8)(R9*1)
+	VPXOR      X7, X7, X7
+	LEAQ       (DI)(R10*1), R9
+	LEAQ       (R9)(R12*2), R9
+	MOVQ       R12, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves170
+	SUBQ       $0x00000002, R9
+	VPINSRW    $0x00, (R9), X7, X7
 
 halves170:
 	TESTQ   $0x00000002, CX
 	JZ      halves171
-	SUBQ    $0x00000004, R8
+	SUBQ    $0x00000004, R9
 	VPSLLDQ $0x04, X7, X7
-	VPINSRD $0x00, (R8), X7, X7
+	VPINSRD $0x00, (R9), X7, X7
 
 halves171:
 	TESTQ   $0x00000004, CX
 	JZ      halves172
-	SUBQ    $0x00000008, R8
+	SUBQ    $0x00000008, R9
 	VPSLLDQ $0x08, X7, X7
-	VPINSRQ $0x00, (R8), X7, X7
+	VPINSRQ $0x00, (R9), X7, X7
 
 halves172:
-	VCVTPH2PS X7, Y7
-	VPXOR     X8, X8, X8
-	LEAQ      (DI)(R10*1), DI
-	LEAQ      (DI)(R11*2), DI
-	MOVQ      R11, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves173
-	SUBQ      $0x00000002, DI
-	VPINSRW   $0x00, (DI), X8, X8
+	VCVTPH2PS  X7, Y7
+	PREFETCHT0 (R8)(R10*1)
+	VPXOR      X8, X8, X8
+	LEAQ       (DI)(R11*1), DI
+	LEAQ       (DI)(R12*2), DI
+	MOVQ       R12, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves173
+	SUBQ       $0x00000002, DI
+	VPINSRW    $0x00, (DI), X8, X8
 
 halves173:
 	TESTQ   $0x00000002, CX
@@ -2769,6 +2822,7 @@ halves174:
 
 halves175:
 	VCVTPH2PS   X8, Y8
+	PREFETCHT0  (R8)(R11*1)
 	VMASKMOVPS  (BX), Y0, Y9
 	VFMADD231PS Y5, Y9, Y1
 	VFMADD231PS Y6, Y9, Y2
@@ -2793,9 +2847,9 @@ reduce163:
 	JLT          partial176
 	VMOVUPS      X1, (DX)
 	ADDQ         $0x00000010, DX
-	MOVQ         ldk+56(FP), R8
-	IMUL3Q       $0x00000008, R8, R8
-	ADDQ         R8, SI
+	MOVQ         ldk+56(FP), R9
+	IMUL3Q       $0x00000008, R9, R9
+	ADDQ         R9, SI
 	SUBQ         $0x00000004, AX
 	JNZ          tile160
 	JMP          next177
@@ -2811,9 +2865,9 @@ next177:
 	VZEROUPPER
 	RET
 
-// func mix2F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, F16C, FMA3
-TEXT ·mix2F16AVX2(SB), NOSPLIT, $0-64
+// func mix2F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·mix2F16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -2823,6 +2877,7 @@ TEXT ·mix2F16AVX2(SB), NOSPLIT, $0-64
 	IMUL3Q $0x00000004, SI, SI
 	MOVQ   v+48(FP), DI
 	MOVQ   ldv+56(FP), R9
+	MOVQ   ahead+64(FP), R11
 	IMUL3Q $0x00000002, R9, R9
 	SUBQ   $0x00000020, AX
 	JLT    under179
@@ -2843,6 +2898,7 @@ columns178:
 rows180:
 	VBROADCASTSS (BX), Y8
 	VBROADCASTSS (BX)(SI*1), Y9
+	PREFETCHT0   (R8)(R11*1)
 	VCVTPH2PS    (R8), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y4
@@ -2887,6 +2943,7 @@ columns181:
 rows183:
 	VBROADCASTSS (BX), Y2
 	VBROADCASTSS (BX)(SI*1), Y3
+	PREFETCHT0   (R8)(R11*1)
 	VCVTPH2PS    (R8), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
@@ -2918,28 +2975,29 @@ under182:
 rows185:
 	VBROADCASTSS (BX), Y3
 	VBROADCASTSS (BX)(SI*1), Y4
+	PREFETCHT0   (R8)(R11*1)
 	VPXOR        X5, X5, X5
-	LEAQ         (R8), R11
-	LEAQ         (R11)(AX*2), R11
+	LEAQ         (R8), R12
+	LEAQ         (R12)(AX*2), R12
 	MOVQ         AX, DI
 	TESTQ        $0x00000001, DI
 	JZ           halves186
-	SUBQ         $0x00000002, R11
-	VPINSRW      $0x00, (R11), X5, X5
+	SUBQ         $0x00000002, R12
+	VPINSRW      $0x00, (R12), X5, X5
 
 halves186:
 	TESTQ   $0x00000002, DI
 	JZ      halves187
-	SUBQ    $0x00000004, R11
+	SUBQ    $0x00000004, R12
 	VPSLLDQ $0x04, X5, X5
-	VPINSRD $0x00, (R11), X5, X5
+	VPINSRD $0x00, (R12), X5, X5
 
 halves187:
 	TESTQ   $0x00000004, DI
 	JZ      halves188
-	SUBQ    $0x00000008, R11
+	SUBQ    $0x00000008, R12
 	VPSLLDQ $0x08, X5, X5
-	VPINSRQ $0x00, (R11), X5, X5
+	VPINSRQ $0x00, (R12), X5, X5
 
 halves188:
 	VCVTPH2PS   X5, Y5
@@ -2956,14 +3014,15 @@ done184:
 	VZEROUPPER
 	RET
 
-// func mix1F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, F16C, FMA3
-TEXT ·mix1F16AVX2(SB), NOSPLIT, $0-64
+// func mix1F16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, F16C, FMA3, MMX+
+TEXT ·mix1F16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   p+32(FP), DX
 	MOVQ   v+48(FP), BX
 	MOVQ   ldv+56(FP), DI
+	MOVQ   ahead+64(FP), R9
 	IMUL3Q $0x00000002, DI, DI
 	SUBQ   $0x00000020, AX
 	JLT    under190
@@ -2979,6 +3038,7 @@ columns189:
 
 rows191:
 	VBROADCASTSS (DX), Y4
+	PREFETCHT0   (SI)(R9*1)
 	VCVTPH2PS    (SI), Y5
 	VFMADD231PS  Y5, Y4, Y0
 	VCVTPH2PS    16(SI), Y5
@@ -3013,6 +3073,7 @@ columns192:
 
 rows194:
 	VBROADCASTSS (DX), Y1
+	PREFETCHT0   (SI)(R9*1)
 	VCVTPH2PS    (SI), Y2
 	VFMADD231PS  Y2, Y1, Y0
 	ADDQ         DI, SI
@@ -3040,28 +3101,29 @@ under193:
 
 rows196:
 	VBROADCASTSS (DX), Y2
+	PREFETCHT0   (SI)(R9*1)
 	VPXOR        X3, X3, X3
-	LEAQ         (SI), R9
-	LEAQ         (R9)(AX*2), R9
+	LEAQ         (SI), R10
+	LEAQ         (R10)(AX*2), R10
 	MOVQ         AX, BX
 	TESTQ        $0x00000001, BX
 	JZ           halves197
-	SUBQ         $0x00000002, R9
-	VPINSRW      $0x00, (R9), X3, X3
+	SUBQ         $0x00000002, R10
+	VPINSRW      $0x00, (R10), X3, X3
 
 halves197:
 	TESTQ   $0x00000002, BX
 	JZ      halves198
-	SUBQ    $0x00000004, R9
+	SUBQ    $0x00000004, R10
 	VPSLLDQ $0x04, X3, X3
-	VPINSRD $0x00, (R9), X3, X3
+	VPINSRD $0x00, (R10), X3, X3
 
 halves198:
 	TESTQ   $0x00000004, BX
 	JZ      halves199
-	SUBQ    $0x00000008, R9
+	SUBQ    $0x00000008, R10
 	VPSLLDQ $0x08, X3, X3
-	VPINSRQ $0x00, (R9), X3, X3
+	VPINSRQ $0x00, (R10), X3, X3
 
 halves199:
 	VCVTPH2PS   X3, Y3
@@ -3076,9 +3138,9 @@ done195:
 	VZEROUPPER
 	RET
 
-// func scores2BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·scores2BF16AVX2(SB), NOSPLIT, $0-64
+// func scores2BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·scores2BF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -3087,27 +3149,29 @@ TEXT ·scores2BF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ    ldq+40(FP), DI
 	IMUL3Q  $0x00000004, DI, DI
 	MOVQ    k+48(FP), R8
-	MOVQ    d+8(FP), R13
-	ANDQ    $0x00000007, R13
-	MOVQ    R13, CX
+	MOVQ    d+8(FP), R14
+	ANDQ    $0x00000007, R14
+	MOVQ    R14, CX
 	LEAQ    lanemask<>+32(SB), SI
 	SHLQ    $0x02, CX
 	SUBQ    CX, SI
 	VMOVDQU (SI), Y0
 
 tile200:
-	MOVQ    ldk+56(FP), R10
-	IMUL3Q  $0x00000002, R10, R10
-	LEAQ    (R10)(R10*1), R11
-	LEAQ    (R10)(R10*2), R12
+	MOVQ    ldk+56(FP), R11
+	IMUL3Q  $0x00000002, R11, R11
+	LEAQ    (R11)(R11*1), R12
+	LEAQ    (R11)(R11*2), R13
 	XORQ    R9, R9
 	CMPQ    AX, $0x00000001
-	CMOVQLE R9, R10
-	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R11
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R12
+	CMPQ    AX, $0x00000003
+	CMOVQLE R9, R13
 	MOVQ    R8, R9
+	MOVQ    ahead+64(FP), R10
+	ADDQ    R8, R10
 	MOVQ    q+32(FP), SI
 	VPXOR   Y1, Y1, Y1
 	VPXOR   Y2, Y2, Y2
@@ -3124,12 +3188,16 @@ tile200:
 loop201:
 	VPMOVZXWD   (R9), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   (R9)(R10*1), Y10
+	PREFETCHT0  (R10)
+	VPMOVZXWD   (R9)(R11*1), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VPMOVZXWD   (R9)(R11*1), Y11
+	PREFETCHT0  (R10)(R11*1)
+	VPMOVZXWD   (R9)(R12*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VPMOVZXWD   (R9)(R12*1), Y12
+	PREFETCHT0  (R10)(R12*1)
+	VPMOVZXWD   (R9)(R13*1), Y12
 	VPSLLD      $0x10, Y12, Y12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS     (SI), Y13
 	VFMADD231PS Y9, Y13, Y1
 	VFMADD231PS Y10, Y13, Y2
@@ -3141,6 +3209,7 @@ loop201:
 	VFMADD231PS Y11, Y13, Y7
 	VFMADD231PS Y12, Y13, Y8
 	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	ADDQ        $0x00000020, SI
 	SUBQ        $0x00000008, CX
 	JGE         loop201
@@ -3149,91 +3218,94 @@ under202:
 	ADDQ    $0x00000008, CX
 	JZ      reduce203
 	VPXOR   X9, X9, X9
-	LEAQ    (R9), R14
-	LEAQ    (R14)(R13*2), R14
-	MOVQ    R13, CX
+	LEAQ    (R9), R15
+	LEAQ    (R15)(R14*2), R15
+	MOVQ    R14, CX
 	TESTQ   $0x00000001, CX
 	JZ      halves204
-	SUBQ    $0x00000002, R14
-	VPINSRW $0x00, (R14), X9, X9
+	SUBQ    $0x00000002, R15
+	VPINSRW $0x00, (R15), X9, X9
 
 halves204:
 	TESTQ   $0x00000002, CX
 	JZ      halves205
-	SUBQ    $0x00000004, R14
+	SUBQ    $0x00000004, R15
 	VPSLLDQ $0x04, X9, X9
-	VPINSRD $0x00, (R14), X9, X9
+	VPINSRD $0x00, (R15), X9, X9
 
 halves205:
 	TESTQ   $0x00000004, CX
 	JZ      halves206
-	SUBQ    $0x00000008, R14
+	SUBQ    $0x00000008, R15
 	VPSLLDQ $0x08, X9, X9
-	VPINSRQ $0x00, (R14), X9, X9
+	VPINSRQ $0x00, (R15), X9, X9
 
 halves206:
-	VPMOVZXWD X9, Y9
-	VPSLLD    $0x10, Y9, Y9
-	VPXOR     X10, X10, X10
-	LEAQ      (R9)(R10*1), R10
-	LEAQ      (R10)(R13*2), R10
-	MOVQ      R13, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves207
-	SUBQ      $0x00000002, R10
-	VPINSRW   $0x00, (R10), X10, X10
+	VPMOVZXWD  X9, Y9
+	VPSLLD     $0x10, Y9, Y9
+	PREFETCHT0 (R10)
+	VPXOR      X10, X10, X10
+	LEAQ       (R9)(R11*1), R15
+	LEAQ       (R15)(R14*2), R15
+	MOVQ       R14, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves207
+	SUBQ       $0x00000002, R15
+	VPINSRW    $0x00, (R15), X10, X10
 
 halves207:
 	TESTQ   $0x00000002, CX
 	JZ      halves208
-	SUBQ    $0x00000004, R10
+	SUBQ    $0x00000004, R15
 	VPSLLDQ $0x04, X10, X10
-	VPINSRD $0x00, (R10), X10, X10
+	VPINSRD $0x00, (R15), X10, X10
 
 halves208:
 	TESTQ   $0x00000004, CX
 	JZ      halves209
-	SUBQ    $0x00000008, R10
+	SUBQ    $0x00000008, R15
 	VPSLLDQ $0x08, X10, X10
-	VPINSRQ $0x00, (R10), X10, X10
+	VPINSRQ $0x00, (R15), X10, X10
 
 halves209:
-	VPMOVZXWD X10, Y10
-	VPSLLD    $0x10, Y10, Y10
-	VPXOR     X11, X11, X11
-	LEAQ      (R9)(R11*1), R10
-	LEAQ      (R10)(R13*2), R10
-	MOVQ      R13, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves210
-	SUBQ      $0x00000002, R10
-	VPINSRW   $0x00, (R10), X11, X11
+	VPMOVZXWD  X10, Y10
+	VPSLLD     $0x10, Y10, Y10
+	PREFETCHT0 (R10)(R11*1)
+	VPXOR      X11, X11, X11
+	LEAQ       (R9)(R12*1), R11
+	LEAQ       (R11)(R14*2), R11
+	MOVQ       R14, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves210
+	SUBQ       $0x00000002, R11
+	VPINSRW    $0x00, (R11), X11, X11
 
 halves210:
 	TESTQ   $0x00000002, CX
 	JZ      halves211
-	SUBQ    $0x00000004, R10
+	SUBQ    $0x00000004, R11
 	VPSLLDQ $0x04, X11, X11
-	VPINSRD $0x00, (R10), X11, X11
+	VPINSRD $0x00, (R11), X11, X11
 
 halves211:
 	TESTQ   $0x00000004, CX
 	JZ      halves212
-	SUBQ    $0x00000008, R10
+	SUBQ    $0x00000008, R11
 	VPSLLDQ $0x08, X11, X11
-	VPINSRQ $0x00, (R10), X11, X11
+	VPINSRQ $0x00, (R11), X11, X11
 
 halves212:
-	VPMOVZXWD X11, Y11
-	VPSLLD    $0x10, Y11, Y11
-	VPXOR     X12, X12, X12
-	LEAQ      (R9)(R12*1), R9
-	LEAQ      (R9)(R13*2), R9
-	MOVQ      R13, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves213
-	SUBQ      $0x00000002, R9
-	VPINSRW   $0x00, (R9), X12, X12
+	VPMOVZXWD  X11, Y11
+	VPSLLD     $0x10, Y11, Y11
+	PREFETCHT0 (R10)(R12*1)
+	VPXOR      X12, X12, X12
+	LEAQ       (R9)(R13*1), R9
+	LEAQ       (R9)(R14*2), R9
+	MOVQ       R14, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves213
+	SUBQ       $0x00000002, R9
+	VPINSRW    $0x00, (R9), X12, X12
 
 halves213:
 	TESTQ   $0x00000002, CX
@@ -3252,6 +3324,7 @@ halves214:
 halves215:
 	VPMOVZXWD   X12, Y12
 	VPSLLD      $0x10, Y12, Y12
+	PREFETCHT0  (R10)(R13*1)
 	VMASKMOVPS  (SI), Y0, Y13
 	VFMADD231PS Y9, Y13, Y1
 	VFMADD231PS Y10, Y13, Y2
@@ -3295,9 +3368,9 @@ reduce203:
 	VMOVUPS      X1, (DX)
 	VMOVUPS      X3, (DX)(BX*1)
 	ADDQ         $0x00000010, DX
-	MOVQ         ldk+56(FP), R10
-	IMUL3Q       $0x00000008, R10, R10
-	ADDQ         R10, R8
+	MOVQ         ldk+56(FP), R11
+	IMUL3Q       $0x00000008, R11, R11
+	ADDQ         R11, R8
 	SUBQ         $0x00000004, AX
 	JNZ          tile200
 	JMP          next217
@@ -3314,34 +3387,36 @@ next217:
 	VZEROUPPER
 	RET
 
-// func scores1BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·scores1BF16AVX2(SB), NOSPLIT, $0-64
+// func scores1BF16AVX2(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·scores1BF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    q+32(FP), BX
 	MOVQ    k+48(FP), SI
-	MOVQ    d+8(FP), R11
-	ANDQ    $0x00000007, R11
-	MOVQ    R11, CX
+	MOVQ    d+8(FP), R12
+	ANDQ    $0x00000007, R12
+	MOVQ    R12, CX
 	LEAQ    lanemask<>+32(SB), BX
 	SHLQ    $0x02, CX
 	SUBQ    CX, BX
 	VMOVDQU (BX), Y0
 
 tile218:
-	MOVQ    ldk+56(FP), R8
-	IMUL3Q  $0x00000002, R8, R8
-	LEAQ    (R8)(R8*1), R9
-	LEAQ    (R8)(R8*2), R10
+	MOVQ    ldk+56(FP), R9
+	IMUL3Q  $0x00000002, R9, R9
+	LEAQ    (R9)(R9*1), R10
+	LEAQ    (R9)(R9*2), R11
 	XORQ    DI, DI
 	CMPQ    AX, $0x00000001
-	CMOVQLE DI, R8
-	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R9
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R10
+	CMPQ    AX, $0x00000003
+	CMOVQLE DI, R11
 	MOVQ    SI, DI
+	MOVQ    ahead+64(FP), R8
+	ADDQ    SI, R8
 	MOVQ    q+32(FP), BX
 	VPXOR   Y1, Y1, Y1
 	VPXOR   Y2, Y2, Y2
@@ -3354,18 +3429,23 @@ tile218:
 loop219:
 	VPMOVZXWD   (DI), Y5
 	VPSLLD      $0x10, Y5, Y5
-	VPMOVZXWD   (DI)(R8*1), Y6
+	PREFETCHT0  (R8)
+	VPMOVZXWD   (DI)(R9*1), Y6
 	VPSLLD      $0x10, Y6, Y6
-	VPMOVZXWD   (DI)(R9*1), Y7
+	PREFETCHT0  (R8)(R9*1)
+	VPMOVZXWD   (DI)(R10*1), Y7
 	VPSLLD      $0x10, Y7, Y7
-	VPMOVZXWD   (DI)(R10*1), Y8
+	PREFETCHT0  (R8)(R10*1)
+	VPMOVZXWD   (DI)(R11*1), Y8
 	VPSLLD      $0x10, Y8, Y8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS     (BX), Y9
 	VFMADD231PS Y5, Y9, Y1
 	VFMADD231PS Y6, Y9, Y2
 	VFMADD231PS Y7, Y9, Y3
 	VFMADD231PS Y8, Y9, Y4
 	ADDQ        $0x00000010, DI
+	ADDQ        $0x00000010, R8
 	ADDQ        $0x00000020, BX
 	SUBQ        $0x00000008, CX
 	JGE         loop219
@@ -3374,91 +3454,94 @@ under220:
 	ADDQ    $0x00000008, CX
 	JZ      reduce221
 	VPXOR   X5, X5, X5
-	LEAQ    (DI), R12
-	LEAQ    (R12)(R11*2), R12
-	MOVQ    R11, CX
+	LEAQ    (DI), R13
+	LEAQ    (R13)(R12*2), R13
+	MOVQ    R12, CX
 	TESTQ   $0x00000001, CX
 	JZ      halves222
-	SUBQ    $0x00000002, R12
-	VPINSRW $0x00, (R12), X5, X5
+	SUBQ    $0x00000002, R13
+	VPINSRW $0x00, (R13), X5, X5
 
 halves222:
 	TESTQ   $0x00000002, CX
 	JZ      halves223
-	SUBQ    $0x00000004, R12
+	SUBQ    $0x00000004, R13
 	VPSLLDQ $0x04, X5, X5
-	VPINSRD $0x00, (R12), X5, X5
+	VPINSRD $0x00, (R13), X5, X5
 
 halves223:
 	TESTQ   $0x00000004, CX
 	JZ      halves224
-	SUBQ    $0x00000008, R12
+	SUBQ    $0x00000008, R13
 	VPSLLDQ $0x08, X5, X5
-	VPINSRQ $0x00, (R12), X5, X5
+	VPINSRQ $0x00, (R13), X5, X5
 
 halves224:
-	VPMOVZXWD X5, Y5
-	VPSLLD    $0x10, Y5, Y5
-	VPXOR     X6, X6, X6
-	LEAQ      (DI)(R8*1), R8
-	LEAQ      (R8)(R11*2), R8
-	MOVQ      R11, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves225
-	SUBQ      $0x00000002, R8
-	VPINSRW   $0x00, (R8), X6, X6
+	VPMOVZXWD  X5, Y5
+	VPSLLD     $0x10, Y5, Y5
+	PREFETCHT0 (R8)
+	VPXOR      X6, X6, X6
+	LEAQ       (DI)(R9*1), R13
+	LEAQ       (R13)(R12*2), R13
+	MOVQ       R12, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves225
+	SUBQ       $0x00000002, R13
+	VPINSRW    $0x00, (R13), X6, X6
 
 halves225:
 	TESTQ   $0x00000002, CX
 	JZ      halves226
-	SUBQ    $0x00000004, R8
+	SUBQ    $0x00000004, R13
 	VPSLLDQ $0x04, X6, X6
-	VPINSRD $0x00, (R8), X6, X6
+	VPINSRD $0x00, (R13), X6, X6
 
 halves226:
 	TESTQ   $0x00000004, CX
 	JZ      halves227
-	SUBQ    $0x00000008, R8
+	SUBQ    $0x00000008, R13
 	VPSLLDQ $0x08, X6, X6
-	VPINSRQ $0x00, (R8), X6, X6
+	VPINSRQ $0x00, (R13), X6, X6
 
 halves227:
-	VPMOVZXWD X6, Y6
-	VPSLLD    $0x10, Y6, Y6
-	VPXOR     X7, X7, X7
-	LEAQ      (DI)(R9*1), R8
-	LEAQ      (R8)(R11*2), R8
-	MOVQ      R11, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves228
-	SUBQ      $0x00000002, R8
-	VPINSRW   $0x00, (R8), X7, X7
+	VPMOVZXWD  X6, Y6
+	VPSLLD     $0x10, Y6, Y6
+	PREFETCHT0 (R8)(R9*1)
+	VPXOR      X7, X7, X7
+	LEAQ       (DI)(R10*1), R9
+	LEAQ       (R9)(R12*2), R9
+	MOVQ       R12, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves228
+	SUBQ       $0x00000002, R9
+	VPINSRW    $0x00, (R9), X7, X7
 
 halves228:
 	TESTQ   $0x00000002, CX
 	JZ      halves229
-	SUBQ    $0x00000004, R8
+	SUBQ    $0x00000004, R9
 	VPSLLDQ $0x04, X7, X7
-	VPINSRD $0x00, (R8), X7, X7
+	VPINSRD $0x00, (R9), X7, X7
 
 halves229:
 	TESTQ   $0x00000004, CX
 	JZ      halves230
-	SUBQ    $0x00000008, R8
+	SUBQ    $0x00000008, R9
 	VPSLLDQ $0x08, X7, X7
-	VPINSRQ $0x00, (R8), X7, X7
+	VPINSRQ $0x00, (R9), X7, X7
 
 halves230:
-	VPMOVZXWD X7, Y7
-	VPSLLD    $0x10, Y7, Y7
-	VPXOR     X8, X8, X8
-	LEAQ      (DI)(R10*1), DI
-	LEAQ      (DI)(R11*2), DI
-	MOVQ      R11, CX
-	TESTQ     $0x00000001, CX
-	JZ        halves231
-	SUBQ      $0x00000002, DI
-	VPINSRW   $0x00, (DI), X8, X8
+	VPMOVZXWD  X7, Y7
+	VPSLLD     $0x10, Y7, Y7
+	PREFETCHT0 (R8)(R10*1)
+	VPXOR      X8, X8, X8
+	LEAQ       (DI)(R11*1), DI
+	LEAQ       (DI)(R12*2), DI
+	MOVQ       R12, CX
+	TESTQ      $0x00000001, CX
+	JZ         halves231
+	SUBQ       $0x00000002, DI
+	VPINSRW    $0x00, (DI), X8, X8
 
 halves231:
 	TESTQ   $0x00000002, CX
@@ -3477,6 +3560,7 @@ halves232:
 halves233:
 	VPMOVZXWD   X8, Y8
 	VPSLLD      $0x10, Y8, Y8
+	PREFETCHT0  (R8)(R11*1)
 	VMASKMOVPS  (BX), Y0, Y9
 	VFMADD231PS Y5, Y9, Y1
 	VFMADD231PS Y6, Y9, Y2
@@ -3501,9 +3585,9 @@ reduce221:
 	JLT          partial234
 	VMOVUPS      X1, (DX)
 	ADDQ         $0x00000010, DX
-	MOVQ         ldk+56(FP), R8
-	IMUL3Q       $0x00000008, R8, R8
-	ADDQ         R8, SI
+	MOVQ         ldk+56(FP), R9
+	IMUL3Q       $0x00000008, R9, R9
+	ADDQ         R9, SI
 	SUBQ         $0x00000004, AX
 	JNZ          tile218
 	JMP          next235
@@ -3519,9 +3603,9 @@ next235:
 	VZEROUPPER
 	RET
 
-// func mix2BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX2, FMA3
-TEXT ·mix2BF16AVX2(SB), NOSPLIT, $0-64
+// func mix2BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·mix2BF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -3531,6 +3615,7 @@ TEXT ·mix2BF16AVX2(SB), NOSPLIT, $0-64
 	IMUL3Q $0x00000004, SI, SI
 	MOVQ   v+48(FP), DI
 	MOVQ   ldv+56(FP), R9
+	MOVQ   ahead+64(FP), R11
 	IMUL3Q $0x00000002, R9, R9
 	SUBQ   $0x00000020, AX
 	JLT    under237
@@ -3551,6 +3636,7 @@ columns236:
 rows238:
 	VBROADCASTSS (BX), Y8
 	VBROADCASTSS (BX)(SI*1), Y9
+	PREFETCHT0   (R8)(R11*1)
 	VPMOVZXWD    (R8), Y10
 	VPSLLD       $0x10, Y10, Y10
 	VFMADD231PS  Y10, Y8, Y0
@@ -3599,6 +3685,7 @@ columns239:
 rows241:
 	VBROADCASTSS (BX), Y2
 	VBROADCASTSS (BX)(SI*1), Y3
+	PREFETCHT0   (R8)(R11*1)
 	VPMOVZXWD    (R8), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VFMADD231PS  Y4, Y2, Y0
@@ -3631,28 +3718,29 @@ under240:
 rows243:
 	VBROADCASTSS (BX), Y3
 	VBROADCASTSS (BX)(SI*1), Y4
+	PREFETCHT0   (R8)(R11*1)
 	VPXOR        X5, X5, X5
-	LEAQ         (R8), R11
-	LEAQ         (R11)(AX*2), R11
+	LEAQ         (R8), R12
+	LEAQ         (R12)(AX*2), R12
 	MOVQ         AX, DI
 	TESTQ        $0x00000001, DI
 	JZ           halves244
-	SUBQ         $0x00000002, R11
-	VPINSRW      $0x00, (R11), X5, X5
+	SUBQ         $0x00000002, R12
+	VPINSRW      $0x00, (R12), X5, X5
 
 halves244:
 	TESTQ   $0x00000002, DI
 	JZ      halves245
-	SUBQ    $0x00000004, R11
+	SUBQ    $0x00000004, R12
 	VPSLLDQ $0x04, X5, X5
-	VPINSRD $0x00, (R11), X5, X5
+	VPINSRD $0x00, (R12), X5, X5
 
 halves245:
 	TESTQ   $0x00000004, DI
 	JZ      halves246
-	SUBQ    $0x00000008, R11
+	SUBQ    $0x00000008, R12
 	VPSLLDQ $0x08, X5, X5
-	VPINSRQ $0x00, (R11), X5, X5
+	VPINSRQ $0x00, (R12), X5, X5
 
 halves246:
 	VPMOVZXWD   X5, Y5
@@ -3670,14 +3758,15 @@ done242:
 	VZEROUPPER
 	RET
 
-// func mix1BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX2, FMA3
-TEXT ·mix1BF16AVX2(SB), NOSPLIT, $0-64
+// func mix1BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·mix1BF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   p+32(FP), DX
 	MOVQ   v+48(FP), BX
 	MOVQ   ldv+56(FP), DI
+	MOVQ   ahead+64(FP), R9
 	IMUL3Q $0x00000002, DI, DI
 	SUBQ   $0x00000020, AX
 	JLT    under248
@@ -3693,6 +3782,7 @@ columns247:
 
 rows249:
 	VBROADCASTSS (DX), Y4
+	PREFETCHT0   (SI)(R9*1)
 	VPMOVZXWD    (SI), Y5
 	VPSLLD       $0x10, Y5, Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -3731,6 +3821,7 @@ columns250:
 
 rows252:
 	VBROADCASTSS (DX), Y1
+	PREFETCHT0   (SI)(R9*1)
 	VPMOVZXWD    (SI), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VFMADD231PS  Y2, Y1, Y0
@@ -3759,28 +3850,29 @@ under251:
 
 rows254:
 	VBROADCASTSS (DX), Y2
+	PREFETCHT0   (SI)(R9*1)
 	VPXOR        X3, X3, X3
-	LEAQ         (SI), R9
-	LEAQ         (R9)(AX*2), R9
+	LEAQ         (SI), R10
+	LEAQ         (R10)(AX*2), R10
 	MOVQ         AX, BX
 	TESTQ        $0x00000001, BX
 	JZ           halves255
-	SUBQ         $0x00000002, R9
-	VPINSRW      $0x00, (R9), X3, X3
+	SUBQ         $0x00000002, R10
+	VPINSRW      $0x00, (R10), X3, X3
 
 halves255:
 	TESTQ   $0x00000002, BX
 	JZ      halves256
-	SUBQ    $0x00000004, R9
+	SUBQ    $0x00000004, R10
 	VPSLLDQ $0x04, X3, X3
-	VPINSRD $0x00, (R9), X3, X3
+	VPINSRD $0x00, (R10), X3, X3
 
 halves256:
 	TESTQ   $0x00000004, BX
 	JZ      halves257
-	SUBQ    $0x00000008, R9
+	SUBQ    $0x00000008, R10
 	VPSLLDQ $0x08, X3, X3
-	VPINSRQ $0x00, (R9), X3, X3
+	VPINSRQ $0x00, (R10), X3, X3
 
 halves257:
 	VPMOVZXWD   X3, Y3

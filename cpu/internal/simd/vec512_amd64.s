@@ -1628,9 +1628,9 @@ done101:
 	VZEROUPPER
 	RET
 
-// func scores4F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-64
+// func scores4F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -1649,18 +1649,20 @@ TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile102:
-	MOVQ    ldk+56(FP), R12
-	IMUL3Q  $0x00000004, R12, R12
-	LEAQ    (R12)(R12*1), R13
-	LEAQ    (R12)(R12*2), R14
+	MOVQ    ldk+56(FP), R13
+	IMUL3Q  $0x00000004, R13, R13
+	LEAQ    (R13)(R13*1), R14
+	LEAQ    (R13)(R13*2), R15
 	XORQ    R11, R11
 	CMPQ    AX, $0x00000001
-	CMOVQLE R11, R12
-	CMPQ    AX, $0x00000002
 	CMOVQLE R11, R13
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R11, R14
+	CMPQ    AX, $0x00000003
+	CMOVQLE R11, R15
 	MOVQ    R10, R11
+	MOVQ    ahead+64(FP), R12
+	ADDQ    R10, R12
 	MOVQ    q+32(FP), DI
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -1684,9 +1686,13 @@ tile102:
 
 loop103:
 	VMOVUPS     (R11), Z17
-	VMOVUPS     (R11)(R12*1), Z18
-	VMOVUPS     (R11)(R13*1), Z19
-	VMOVUPS     (R11)(R14*1), Z20
+	PREFETCHT0  (R12)
+	VMOVUPS     (R11)(R13*1), Z18
+	PREFETCHT0  (R12)(R13*1)
+	VMOVUPS     (R11)(R14*1), Z19
+	PREFETCHT0  (R12)(R14*1)
+	VMOVUPS     (R11)(R15*1), Z20
+	PREFETCHT0  (R12)(R15*1)
 	VMOVUPS     (DI), Z21
 	VFMADD231PS Z17, Z21, Z1
 	VFMADD231PS Z18, Z21, Z2
@@ -1708,6 +1714,7 @@ loop103:
 	VFMADD231PS Z19, Z21, Z15
 	VFMADD231PS Z20, Z21, Z16
 	ADDQ        $0x00000040, R11
+	ADDQ        $0x00000040, R12
 	ADDQ        $0x00000040, DI
 	SUBQ        $0x00000010, CX
 	JGE         loop103
@@ -1716,9 +1723,13 @@ under104:
 	ADDQ        $0x00000010, CX
 	JZ          reduce105
 	VMOVUPS.Z   (R11), K1, Z17
-	VMOVUPS.Z   (R11)(R12*1), K1, Z18
-	VMOVUPS.Z   (R11)(R13*1), K1, Z19
-	VMOVUPS.Z   (R11)(R14*1), K1, Z20
+	PREFETCHT0  (R12)
+	VMOVUPS.Z   (R11)(R13*1), K1, Z18
+	PREFETCHT0  (R12)(R13*1)
+	VMOVUPS.Z   (R11)(R14*1), K1, Z19
+	PREFETCHT0  (R12)(R14*1)
+	VMOVUPS.Z   (R11)(R15*1), K1, Z20
+	PREFETCHT0  (R12)(R15*1)
 	VMOVUPS.Z   (DI), K1, Z21
 	VFMADD231PS Z17, Z21, Z1
 	VFMADD231PS Z18, Z21, Z2
@@ -1804,9 +1815,9 @@ reduce105:
 	VMOVUPS    X20, (DX)(BX*2)
 	VMOVUPS    X21, (DX)(SI*1)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R12
-	IMUL3Q     $0x00000010, R12, R12
-	ADDQ       R12, R10
+	MOVQ       ldk+56(FP), R13
+	IMUL3Q     $0x00000010, R13, R13
+	ADDQ       R13, R10
 	SUBQ       $0x00000004, AX
 	JNZ        tile102
 	JMP        next107
@@ -1842,9 +1853,9 @@ DATA sumlanes<>+56(SB)/4, $0x00000008
 DATA sumlanes<>+60(SB)/4, $0x0000000c
 GLOBL sumlanes<>(SB), RODATA|NOPTR, $64
 
-// func scores2F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores2F32AVX512(SB), NOSPLIT, $0-64
+// func scores2F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores2F32AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -1861,18 +1872,20 @@ TEXT ·scores2F32AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile108:
-	MOVQ    ldk+56(FP), R10
-	IMUL3Q  $0x00000004, R10, R10
-	LEAQ    (R10)(R10*1), R11
-	LEAQ    (R10)(R10*2), R12
+	MOVQ    ldk+56(FP), R11
+	IMUL3Q  $0x00000004, R11, R11
+	LEAQ    (R11)(R11*1), R12
+	LEAQ    (R11)(R11*2), R13
 	XORQ    R9, R9
 	CMPQ    AX, $0x00000001
-	CMOVQLE R9, R10
-	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R11
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R12
+	CMPQ    AX, $0x00000003
+	CMOVQLE R9, R13
 	MOVQ    R8, R9
+	MOVQ    ahead+64(FP), R10
+	ADDQ    R8, R10
 	MOVQ    q+32(FP), SI
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -1888,9 +1901,13 @@ tile108:
 
 loop109:
 	VMOVUPS     (R9), Z9
-	VMOVUPS     (R9)(R10*1), Z10
-	VMOVUPS     (R9)(R11*1), Z11
-	VMOVUPS     (R9)(R12*1), Z12
+	PREFETCHT0  (R10)
+	VMOVUPS     (R9)(R11*1), Z10
+	PREFETCHT0  (R10)(R11*1)
+	VMOVUPS     (R9)(R12*1), Z11
+	PREFETCHT0  (R10)(R12*1)
+	VMOVUPS     (R9)(R13*1), Z12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS     (SI), Z13
 	VFMADD231PS Z9, Z13, Z1
 	VFMADD231PS Z10, Z13, Z2
@@ -1902,6 +1919,7 @@ loop109:
 	VFMADD231PS Z11, Z13, Z7
 	VFMADD231PS Z12, Z13, Z8
 	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000040, R10
 	ADDQ        $0x00000040, SI
 	SUBQ        $0x00000010, CX
 	JGE         loop109
@@ -1910,9 +1928,13 @@ under110:
 	ADDQ        $0x00000010, CX
 	JZ          reduce111
 	VMOVUPS.Z   (R9), K1, Z9
-	VMOVUPS.Z   (R9)(R10*1), K1, Z10
-	VMOVUPS.Z   (R9)(R11*1), K1, Z11
-	VMOVUPS.Z   (R9)(R12*1), K1, Z12
+	PREFETCHT0  (R10)
+	VMOVUPS.Z   (R9)(R11*1), K1, Z10
+	PREFETCHT0  (R10)(R11*1)
+	VMOVUPS.Z   (R9)(R12*1), K1, Z11
+	PREFETCHT0  (R10)(R12*1)
+	VMOVUPS.Z   (R9)(R13*1), K1, Z12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS.Z   (SI), K1, Z13
 	VFMADD231PS Z9, Z13, Z1
 	VFMADD231PS Z10, Z13, Z2
@@ -1958,9 +1980,9 @@ reduce111:
 	VMOVUPS    X10, (DX)
 	VMOVUPS    X11, (DX)(BX*1)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R10
-	IMUL3Q     $0x00000010, R10, R10
-	ADDQ       R10, R8
+	MOVQ       ldk+56(FP), R11
+	IMUL3Q     $0x00000010, R11, R11
+	ADDQ       R11, R8
 	SUBQ       $0x00000004, AX
 	JNZ        tile108
 	JMP        next113
@@ -1976,9 +1998,9 @@ next113:
 	VZEROUPPER
 	RET
 
-// func scores1F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores1F32AVX512(SB), NOSPLIT, $0-64
+// func scores1F32AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores1F32AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    q+32(FP), BX
@@ -1991,18 +2013,20 @@ TEXT ·scores1F32AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile114:
-	MOVQ    ldk+56(FP), R8
-	IMUL3Q  $0x00000004, R8, R8
-	LEAQ    (R8)(R8*1), R9
-	LEAQ    (R8)(R8*2), R10
+	MOVQ    ldk+56(FP), R9
+	IMUL3Q  $0x00000004, R9, R9
+	LEAQ    (R9)(R9*1), R10
+	LEAQ    (R9)(R9*2), R11
 	XORQ    DI, DI
 	CMPQ    AX, $0x00000001
-	CMOVQLE DI, R8
-	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R9
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R10
+	CMPQ    AX, $0x00000003
+	CMOVQLE DI, R11
 	MOVQ    SI, DI
+	MOVQ    ahead+64(FP), R8
+	ADDQ    SI, R8
 	MOVQ    q+32(FP), BX
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -2014,15 +2038,20 @@ tile114:
 
 loop115:
 	VMOVUPS     (DI), Z5
-	VMOVUPS     (DI)(R8*1), Z6
-	VMOVUPS     (DI)(R9*1), Z7
-	VMOVUPS     (DI)(R10*1), Z8
+	PREFETCHT0  (R8)
+	VMOVUPS     (DI)(R9*1), Z6
+	PREFETCHT0  (R8)(R9*1)
+	VMOVUPS     (DI)(R10*1), Z7
+	PREFETCHT0  (R8)(R10*1)
+	VMOVUPS     (DI)(R11*1), Z8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS     (BX), Z9
 	VFMADD231PS Z5, Z9, Z1
 	VFMADD231PS Z6, Z9, Z2
 	VFMADD231PS Z7, Z9, Z3
 	VFMADD231PS Z8, Z9, Z4
 	ADDQ        $0x00000040, DI
+	ADDQ        $0x00000040, R8
 	ADDQ        $0x00000040, BX
 	SUBQ        $0x00000010, CX
 	JGE         loop115
@@ -2031,9 +2060,13 @@ under116:
 	ADDQ        $0x00000010, CX
 	JZ          reduce117
 	VMOVUPS.Z   (DI), K1, Z5
-	VMOVUPS.Z   (DI)(R8*1), K1, Z6
-	VMOVUPS.Z   (DI)(R9*1), K1, Z7
-	VMOVUPS.Z   (DI)(R10*1), K1, Z8
+	PREFETCHT0  (R8)
+	VMOVUPS.Z   (DI)(R9*1), K1, Z6
+	PREFETCHT0  (R8)(R9*1)
+	VMOVUPS.Z   (DI)(R10*1), K1, Z7
+	PREFETCHT0  (R8)(R10*1)
+	VMOVUPS.Z   (DI)(R11*1), K1, Z8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS.Z   (BX), K1, Z9
 	VFMADD231PS Z5, Z9, Z1
 	VFMADD231PS Z6, Z9, Z2
@@ -2059,9 +2092,9 @@ reduce117:
 	JLT        partial118
 	VMOVUPS    X6, (DX)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R8
-	IMUL3Q     $0x00000010, R8, R8
-	ADDQ       R8, SI
+	MOVQ       ldk+56(FP), R9
+	IMUL3Q     $0x00000010, R9, R9
+	ADDQ       R9, SI
 	SUBQ       $0x00000004, AX
 	JNZ        tile114
 	JMP        next119
@@ -2076,9 +2109,9 @@ next119:
 	VZEROUPPER
 	RET
 
-// func mix4F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix4F32AVX512(SB), NOSPLIT, $0-64
+// func mix4F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix4F32AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -2090,6 +2123,7 @@ TEXT ·mix4F32AVX512(SB), NOSPLIT, $0-64
 	LEAQ   (DI)(DI*2), R8
 	MOVQ   v+48(FP), R9
 	MOVQ   ldv+56(FP), R11
+	MOVQ   ahead+64(FP), R13
 	IMUL3Q $0x00000004, R11, R11
 	SUBQ   $0x00000040, AX
 	JLT    under121
@@ -2120,6 +2154,10 @@ rows122:
 	VBROADCASTSS (SI)(DI*1), Z17
 	VBROADCASTSS (SI)(DI*2), Z18
 	VBROADCASTSS (SI)(R8*1), Z19
+	PREFETCHT0   (R10)(R13*1)
+	PREFETCHT0   64(R10)(R13*1)
+	PREFETCHT0   128(R10)(R13*1)
+	PREFETCHT0   192(R10)(R13*1)
 	VMOVUPS      (R10), Z20
 	VFMADD231PS  Z20, Z16, Z0
 	VFMADD231PS  Z20, Z17, Z4
@@ -2184,6 +2222,7 @@ rows125:
 	VBROADCASTSS (SI)(DI*1), Z5
 	VBROADCASTSS (SI)(DI*2), Z6
 	VBROADCASTSS (SI)(R8*1), Z7
+	PREFETCHT0   (R10)(R13*1)
 	VMOVUPS      (R10), Z8
 	VFMADD231PS  Z8, Z4, Z0
 	VFMADD231PS  Z8, Z5, Z1
@@ -2221,6 +2260,7 @@ rows127:
 	VBROADCASTSS (SI)(DI*1), Z5
 	VBROADCASTSS (SI)(DI*2), Z6
 	VBROADCASTSS (SI)(R8*1), Z7
+	PREFETCHT0   (R10)(R13*1)
 	VMOVUPS.Z    (R10), K1, Z8
 	VFMADD231PS  Z8, Z4, Z0
 	VFMADD231PS  Z8, Z5, Z1
@@ -2239,9 +2279,9 @@ done126:
 	VZEROUPPER
 	RET
 
-// func mix2F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix2F32AVX512(SB), NOSPLIT, $0-64
+// func mix2F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix2F32AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -2251,6 +2291,7 @@ TEXT ·mix2F32AVX512(SB), NOSPLIT, $0-64
 	IMUL3Q $0x00000004, SI, SI
 	MOVQ   v+48(FP), DI
 	MOVQ   ldv+56(FP), R9
+	MOVQ   ahead+64(FP), R11
 	IMUL3Q $0x00000004, R9, R9
 	SUBQ   $0x00000040, AX
 	JLT    under129
@@ -2271,6 +2312,10 @@ columns128:
 rows130:
 	VBROADCASTSS (BX), Z8
 	VBROADCASTSS (BX)(SI*1), Z9
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	PREFETCHT0   128(R8)(R11*1)
+	PREFETCHT0   192(R8)(R11*1)
 	VMOVUPS      (R8), Z10
 	VFMADD231PS  Z10, Z8, Z0
 	VFMADD231PS  Z10, Z9, Z4
@@ -2315,6 +2360,7 @@ columns131:
 rows133:
 	VBROADCASTSS (BX), Z2
 	VBROADCASTSS (BX)(SI*1), Z3
+	PREFETCHT0   (R8)(R11*1)
 	VMOVUPS      (R8), Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
@@ -2344,6 +2390,7 @@ under132:
 rows135:
 	VBROADCASTSS (BX), Z2
 	VBROADCASTSS (BX)(SI*1), Z3
+	PREFETCHT0   (R8)(R11*1)
 	VMOVUPS.Z    (R8), K1, Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
@@ -2358,14 +2405,15 @@ done134:
 	VZEROUPPER
 	RET
 
-// func mix1F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix1F32AVX512(SB), NOSPLIT, $0-64
+// func mix1F32AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix1F32AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   p+32(FP), DX
 	MOVQ   v+48(FP), BX
 	MOVQ   ldv+56(FP), DI
+	MOVQ   ahead+64(FP), R9
 	IMUL3Q $0x00000004, DI, DI
 	SUBQ   $0x00000040, AX
 	JLT    under137
@@ -2381,6 +2429,10 @@ columns136:
 
 rows138:
 	VBROADCASTSS (DX), Z4
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
+	PREFETCHT0   128(SI)(R9*1)
+	PREFETCHT0   192(SI)(R9*1)
 	VMOVUPS      (SI), Z5
 	VFMADD231PS  Z5, Z4, Z0
 	VMOVUPS      64(SI), Z5
@@ -2415,6 +2467,7 @@ columns139:
 
 rows141:
 	VBROADCASTSS (DX), Z1
+	PREFETCHT0   (SI)(R9*1)
 	VMOVUPS      (SI), Z2
 	VFMADD231PS  Z2, Z1, Z0
 	ADDQ         DI, SI
@@ -2440,6 +2493,7 @@ under140:
 
 rows143:
 	VBROADCASTSS (DX), Z1
+	PREFETCHT0   (SI)(R9*1)
 	VMOVUPS.Z    (SI), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 	ADDQ         DI, SI
@@ -2452,9 +2506,9 @@ done142:
 	VZEROUPPER
 	RET
 
-// func scores4F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-64
+// func scores4F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -2473,18 +2527,20 @@ TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile144:
-	MOVQ    ldk+56(FP), R12
-	IMUL3Q  $0x00000002, R12, R12
-	LEAQ    (R12)(R12*1), R13
-	LEAQ    (R12)(R12*2), R14
+	MOVQ    ldk+56(FP), R13
+	IMUL3Q  $0x00000002, R13, R13
+	LEAQ    (R13)(R13*1), R14
+	LEAQ    (R13)(R13*2), R15
 	XORQ    R11, R11
 	CMPQ    AX, $0x00000001
-	CMOVQLE R11, R12
-	CMPQ    AX, $0x00000002
 	CMOVQLE R11, R13
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R11, R14
+	CMPQ    AX, $0x00000003
+	CMOVQLE R11, R15
 	MOVQ    R10, R11
+	MOVQ    ahead+64(FP), R12
+	ADDQ    R10, R12
 	MOVQ    q+32(FP), DI
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -2508,9 +2564,13 @@ tile144:
 
 loop145:
 	VCVTPH2PS   (R11), Z17
-	VCVTPH2PS   (R11)(R12*1), Z18
-	VCVTPH2PS   (R11)(R13*1), Z19
-	VCVTPH2PS   (R11)(R14*1), Z20
+	PREFETCHT0  (R12)
+	VCVTPH2PS   (R11)(R13*1), Z18
+	PREFETCHT0  (R12)(R13*1)
+	VCVTPH2PS   (R11)(R14*1), Z19
+	PREFETCHT0  (R12)(R14*1)
+	VCVTPH2PS   (R11)(R15*1), Z20
+	PREFETCHT0  (R12)(R15*1)
 	VMOVUPS     (DI), Z21
 	VFMADD231PS Z17, Z21, Z1
 	VFMADD231PS Z18, Z21, Z2
@@ -2532,6 +2592,7 @@ loop145:
 	VFMADD231PS Z19, Z21, Z15
 	VFMADD231PS Z20, Z21, Z16
 	ADDQ        $0x00000020, R11
+	ADDQ        $0x00000020, R12
 	ADDQ        $0x00000040, DI
 	SUBQ        $0x00000010, CX
 	JGE         loop145
@@ -2540,9 +2601,13 @@ under146:
 	ADDQ        $0x00000010, CX
 	JZ          reduce147
 	VCVTPH2PS.Z (R11), K1, Z17
-	VCVTPH2PS.Z (R11)(R12*1), K1, Z18
-	VCVTPH2PS.Z (R11)(R13*1), K1, Z19
-	VCVTPH2PS.Z (R11)(R14*1), K1, Z20
+	PREFETCHT0  (R12)
+	VCVTPH2PS.Z (R11)(R13*1), K1, Z18
+	PREFETCHT0  (R12)(R13*1)
+	VCVTPH2PS.Z (R11)(R14*1), K1, Z19
+	PREFETCHT0  (R12)(R14*1)
+	VCVTPH2PS.Z (R11)(R15*1), K1, Z20
+	PREFETCHT0  (R12)(R15*1)
 	VMOVUPS.Z   (DI), K1, Z21
 	VFMADD231PS Z17, Z21, Z1
 	VFMADD231PS Z18, Z21, Z2
@@ -2628,9 +2693,9 @@ reduce147:
 	VMOVUPS    X20, (DX)(BX*2)
 	VMOVUPS    X21, (DX)(SI*1)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R12
-	IMUL3Q     $0x00000008, R12, R12
-	ADDQ       R12, R10
+	MOVQ       ldk+56(FP), R13
+	IMUL3Q     $0x00000008, R13, R13
+	ADDQ       R13, R10
 	SUBQ       $0x00000004, AX
 	JNZ        tile144
 	JMP        next149
@@ -2648,9 +2713,9 @@ next149:
 	VZEROUPPER
 	RET
 
-// func scores2F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores2F16AVX512(SB), NOSPLIT, $0-64
+// func scores2F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores2F16AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -2667,18 +2732,20 @@ TEXT ·scores2F16AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile150:
-	MOVQ    ldk+56(FP), R10
-	IMUL3Q  $0x00000002, R10, R10
-	LEAQ    (R10)(R10*1), R11
-	LEAQ    (R10)(R10*2), R12
+	MOVQ    ldk+56(FP), R11
+	IMUL3Q  $0x00000002, R11, R11
+	LEAQ    (R11)(R11*1), R12
+	LEAQ    (R11)(R11*2), R13
 	XORQ    R9, R9
 	CMPQ    AX, $0x00000001
-	CMOVQLE R9, R10
-	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R11
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R12
+	CMPQ    AX, $0x00000003
+	CMOVQLE R9, R13
 	MOVQ    R8, R9
+	MOVQ    ahead+64(FP), R10
+	ADDQ    R8, R10
 	MOVQ    q+32(FP), SI
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -2694,9 +2761,13 @@ tile150:
 
 loop151:
 	VCVTPH2PS   (R9), Z9
-	VCVTPH2PS   (R9)(R10*1), Z10
-	VCVTPH2PS   (R9)(R11*1), Z11
-	VCVTPH2PS   (R9)(R12*1), Z12
+	PREFETCHT0  (R10)
+	VCVTPH2PS   (R9)(R11*1), Z10
+	PREFETCHT0  (R10)(R11*1)
+	VCVTPH2PS   (R9)(R12*1), Z11
+	PREFETCHT0  (R10)(R12*1)
+	VCVTPH2PS   (R9)(R13*1), Z12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS     (SI), Z13
 	VFMADD231PS Z9, Z13, Z1
 	VFMADD231PS Z10, Z13, Z2
@@ -2708,6 +2779,7 @@ loop151:
 	VFMADD231PS Z11, Z13, Z7
 	VFMADD231PS Z12, Z13, Z8
 	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000020, R10
 	ADDQ        $0x00000040, SI
 	SUBQ        $0x00000010, CX
 	JGE         loop151
@@ -2716,9 +2788,13 @@ under152:
 	ADDQ        $0x00000010, CX
 	JZ          reduce153
 	VCVTPH2PS.Z (R9), K1, Z9
-	VCVTPH2PS.Z (R9)(R10*1), K1, Z10
-	VCVTPH2PS.Z (R9)(R11*1), K1, Z11
-	VCVTPH2PS.Z (R9)(R12*1), K1, Z12
+	PREFETCHT0  (R10)
+	VCVTPH2PS.Z (R9)(R11*1), K1, Z10
+	PREFETCHT0  (R10)(R11*1)
+	VCVTPH2PS.Z (R9)(R12*1), K1, Z11
+	PREFETCHT0  (R10)(R12*1)
+	VCVTPH2PS.Z (R9)(R13*1), K1, Z12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS.Z   (SI), K1, Z13
 	VFMADD231PS Z9, Z13, Z1
 	VFMADD231PS Z10, Z13, Z2
@@ -2764,9 +2840,9 @@ reduce153:
 	VMOVUPS    X10, (DX)
 	VMOVUPS    X11, (DX)(BX*1)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R10
-	IMUL3Q     $0x00000008, R10, R10
-	ADDQ       R10, R8
+	MOVQ       ldk+56(FP), R11
+	IMUL3Q     $0x00000008, R11, R11
+	ADDQ       R11, R8
 	SUBQ       $0x00000004, AX
 	JNZ        tile150
 	JMP        next155
@@ -2782,9 +2858,9 @@ next155:
 	VZEROUPPER
 	RET
 
-// func scores1F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores1F16AVX512(SB), NOSPLIT, $0-64
+// func scores1F16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores1F16AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    q+32(FP), BX
@@ -2797,18 +2873,20 @@ TEXT ·scores1F16AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile156:
-	MOVQ    ldk+56(FP), R8
-	IMUL3Q  $0x00000002, R8, R8
-	LEAQ    (R8)(R8*1), R9
-	LEAQ    (R8)(R8*2), R10
+	MOVQ    ldk+56(FP), R9
+	IMUL3Q  $0x00000002, R9, R9
+	LEAQ    (R9)(R9*1), R10
+	LEAQ    (R9)(R9*2), R11
 	XORQ    DI, DI
 	CMPQ    AX, $0x00000001
-	CMOVQLE DI, R8
-	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R9
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R10
+	CMPQ    AX, $0x00000003
+	CMOVQLE DI, R11
 	MOVQ    SI, DI
+	MOVQ    ahead+64(FP), R8
+	ADDQ    SI, R8
 	MOVQ    q+32(FP), BX
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -2820,15 +2898,20 @@ tile156:
 
 loop157:
 	VCVTPH2PS   (DI), Z5
-	VCVTPH2PS   (DI)(R8*1), Z6
-	VCVTPH2PS   (DI)(R9*1), Z7
-	VCVTPH2PS   (DI)(R10*1), Z8
+	PREFETCHT0  (R8)
+	VCVTPH2PS   (DI)(R9*1), Z6
+	PREFETCHT0  (R8)(R9*1)
+	VCVTPH2PS   (DI)(R10*1), Z7
+	PREFETCHT0  (R8)(R10*1)
+	VCVTPH2PS   (DI)(R11*1), Z8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS     (BX), Z9
 	VFMADD231PS Z5, Z9, Z1
 	VFMADD231PS Z6, Z9, Z2
 	VFMADD231PS Z7, Z9, Z3
 	VFMADD231PS Z8, Z9, Z4
 	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000020, R8
 	ADDQ        $0x00000040, BX
 	SUBQ        $0x00000010, CX
 	JGE         loop157
@@ -2837,9 +2920,13 @@ under158:
 	ADDQ        $0x00000010, CX
 	JZ          reduce159
 	VCVTPH2PS.Z (DI), K1, Z5
-	VCVTPH2PS.Z (DI)(R8*1), K1, Z6
-	VCVTPH2PS.Z (DI)(R9*1), K1, Z7
-	VCVTPH2PS.Z (DI)(R10*1), K1, Z8
+	PREFETCHT0  (R8)
+	VCVTPH2PS.Z (DI)(R9*1), K1, Z6
+	PREFETCHT0  (R8)(R9*1)
+	VCVTPH2PS.Z (DI)(R10*1), K1, Z7
+	PREFETCHT0  (R8)(R10*1)
+	VCVTPH2PS.Z (DI)(R11*1), K1, Z8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS.Z   (BX), K1, Z9
 	VFMADD231PS Z5, Z9, Z1
 	VFMADD231PS Z6, Z9, Z2
@@ -2865,9 +2952,9 @@ reduce159:
 	JLT        partial160
 	VMOVUPS    X6, (DX)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R8
-	IMUL3Q     $0x00000008, R8, R8
-	ADDQ       R8, SI
+	MOVQ       ldk+56(FP), R9
+	IMUL3Q     $0x00000008, R9, R9
+	ADDQ       R9, SI
 	SUBQ       $0x00000004, AX
 	JNZ        tile156
 	JMP        next161
@@ -2882,9 +2969,9 @@ next161:
 	VZEROUPPER
 	RET
 
-// func mix4F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix4F16AVX512(SB), NOSPLIT, $0-64
+// func mix4F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix4F16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -2896,6 +2983,7 @@ TEXT ·mix4F16AVX512(SB), NOSPLIT, $0-64
 	LEAQ   (DI)(DI*2), R8
 	MOVQ   v+48(FP), R9
 	MOVQ   ldv+56(FP), R11
+	MOVQ   ahead+64(FP), R13
 	IMUL3Q $0x00000002, R11, R11
 	SUBQ   $0x00000040, AX
 	JLT    under163
@@ -2926,6 +3014,8 @@ rows164:
 	VBROADCASTSS (SI)(DI*1), Z17
 	VBROADCASTSS (SI)(DI*2), Z18
 	VBROADCASTSS (SI)(R8*1), Z19
+	PREFETCHT0   (R10)(R13*1)
+	PREFETCHT0   64(R10)(R13*1)
 	VCVTPH2PS    (R10), Z20
 	VFMADD231PS  Z20, Z16, Z0
 	VFMADD231PS  Z20, Z17, Z4
@@ -2990,6 +3080,7 @@ rows167:
 	VBROADCASTSS (SI)(DI*1), Z5
 	VBROADCASTSS (SI)(DI*2), Z6
 	VBROADCASTSS (SI)(R8*1), Z7
+	PREFETCHT0   (R10)(R13*1)
 	VCVTPH2PS    (R10), Z8
 	VFMADD231PS  Z8, Z4, Z0
 	VFMADD231PS  Z8, Z5, Z1
@@ -3027,6 +3118,7 @@ rows169:
 	VBROADCASTSS (SI)(DI*1), Z5
 	VBROADCASTSS (SI)(DI*2), Z6
 	VBROADCASTSS (SI)(R8*1), Z7
+	PREFETCHT0   (R10)(R13*1)
 	VCVTPH2PS.Z  (R10), K1, Z8
 	VFMADD231PS  Z8, Z4, Z0
 	VFMADD231PS  Z8, Z5, Z1
@@ -3045,9 +3137,9 @@ done168:
 	VZEROUPPER
 	RET
 
-// func mix2F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix2F16AVX512(SB), NOSPLIT, $0-64
+// func mix2F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix2F16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -3057,6 +3149,7 @@ TEXT ·mix2F16AVX512(SB), NOSPLIT, $0-64
 	IMUL3Q $0x00000004, SI, SI
 	MOVQ   v+48(FP), DI
 	MOVQ   ldv+56(FP), R9
+	MOVQ   ahead+64(FP), R11
 	IMUL3Q $0x00000002, R9, R9
 	SUBQ   $0x00000040, AX
 	JLT    under171
@@ -3077,6 +3170,8 @@ columns170:
 rows172:
 	VBROADCASTSS (BX), Z8
 	VBROADCASTSS (BX)(SI*1), Z9
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
 	VCVTPH2PS    (R8), Z10
 	VFMADD231PS  Z10, Z8, Z0
 	VFMADD231PS  Z10, Z9, Z4
@@ -3121,6 +3216,7 @@ columns173:
 rows175:
 	VBROADCASTSS (BX), Z2
 	VBROADCASTSS (BX)(SI*1), Z3
+	PREFETCHT0   (R8)(R11*1)
 	VCVTPH2PS    (R8), Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
@@ -3150,6 +3246,7 @@ under174:
 rows177:
 	VBROADCASTSS (BX), Z2
 	VBROADCASTSS (BX)(SI*1), Z3
+	PREFETCHT0   (R8)(R11*1)
 	VCVTPH2PS.Z  (R8), K1, Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
@@ -3164,14 +3261,15 @@ done176:
 	VZEROUPPER
 	RET
 
-// func mix1F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix1F16AVX512(SB), NOSPLIT, $0-64
+// func mix1F16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix1F16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   p+32(FP), DX
 	MOVQ   v+48(FP), BX
 	MOVQ   ldv+56(FP), DI
+	MOVQ   ahead+64(FP), R9
 	IMUL3Q $0x00000002, DI, DI
 	SUBQ   $0x00000040, AX
 	JLT    under179
@@ -3187,6 +3285,8 @@ columns178:
 
 rows180:
 	VBROADCASTSS (DX), Z4
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
 	VCVTPH2PS    (SI), Z5
 	VFMADD231PS  Z5, Z4, Z0
 	VCVTPH2PS    32(SI), Z5
@@ -3221,6 +3321,7 @@ columns181:
 
 rows183:
 	VBROADCASTSS (DX), Z1
+	PREFETCHT0   (SI)(R9*1)
 	VCVTPH2PS    (SI), Z2
 	VFMADD231PS  Z2, Z1, Z0
 	ADDQ         DI, SI
@@ -3246,6 +3347,7 @@ under182:
 
 rows185:
 	VBROADCASTSS (DX), Z1
+	PREFETCHT0   (SI)(R9*1)
 	VCVTPH2PS.Z  (SI), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 	ADDQ         DI, SI
@@ -3258,9 +3360,9 @@ done184:
 	VZEROUPPER
 	RET
 
-// func scores4BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-64
+// func scores4BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -3279,18 +3381,20 @@ TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile186:
-	MOVQ    ldk+56(FP), R12
-	IMUL3Q  $0x00000002, R12, R12
-	LEAQ    (R12)(R12*1), R13
-	LEAQ    (R12)(R12*2), R14
+	MOVQ    ldk+56(FP), R13
+	IMUL3Q  $0x00000002, R13, R13
+	LEAQ    (R13)(R13*1), R14
+	LEAQ    (R13)(R13*2), R15
 	XORQ    R11, R11
 	CMPQ    AX, $0x00000001
-	CMOVQLE R11, R12
-	CMPQ    AX, $0x00000002
 	CMOVQLE R11, R13
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R11, R14
+	CMPQ    AX, $0x00000003
+	CMOVQLE R11, R15
 	MOVQ    R10, R11
+	MOVQ    ahead+64(FP), R12
+	ADDQ    R10, R12
 	MOVQ    q+32(FP), DI
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -3315,12 +3419,16 @@ tile186:
 loop187:
 	VPMOVZXWD   (R11), Z17
 	VPSLLD      $0x10, Z17, Z17
-	VPMOVZXWD   (R11)(R12*1), Z18
+	PREFETCHT0  (R12)
+	VPMOVZXWD   (R11)(R13*1), Z18
 	VPSLLD      $0x10, Z18, Z18
-	VPMOVZXWD   (R11)(R13*1), Z19
+	PREFETCHT0  (R12)(R13*1)
+	VPMOVZXWD   (R11)(R14*1), Z19
 	VPSLLD      $0x10, Z19, Z19
-	VPMOVZXWD   (R11)(R14*1), Z20
+	PREFETCHT0  (R12)(R14*1)
+	VPMOVZXWD   (R11)(R15*1), Z20
 	VPSLLD      $0x10, Z20, Z20
+	PREFETCHT0  (R12)(R15*1)
 	VMOVUPS     (DI), Z21
 	VFMADD231PS Z17, Z21, Z1
 	VFMADD231PS Z18, Z21, Z2
@@ -3342,6 +3450,7 @@ loop187:
 	VFMADD231PS Z19, Z21, Z15
 	VFMADD231PS Z20, Z21, Z16
 	ADDQ        $0x00000020, R11
+	ADDQ        $0x00000020, R12
 	ADDQ        $0x00000040, DI
 	SUBQ        $0x00000010, CX
 	JGE         loop187
@@ -3351,12 +3460,16 @@ under188:
 	JZ          reduce189
 	VPMOVZXWD.Z (R11), K1, Z17
 	VPSLLD      $0x10, Z17, Z17
-	VPMOVZXWD.Z (R11)(R12*1), K1, Z18
+	PREFETCHT0  (R12)
+	VPMOVZXWD.Z (R11)(R13*1), K1, Z18
 	VPSLLD      $0x10, Z18, Z18
-	VPMOVZXWD.Z (R11)(R13*1), K1, Z19
+	PREFETCHT0  (R12)(R13*1)
+	VPMOVZXWD.Z (R11)(R14*1), K1, Z19
 	VPSLLD      $0x10, Z19, Z19
-	VPMOVZXWD.Z (R11)(R14*1), K1, Z20
+	PREFETCHT0  (R12)(R14*1)
+	VPMOVZXWD.Z (R11)(R15*1), K1, Z20
 	VPSLLD      $0x10, Z20, Z20
+	PREFETCHT0  (R12)(R15*1)
 	VMOVUPS.Z   (DI), K1, Z21
 	VFMADD231PS Z17, Z21, Z1
 	VFMADD231PS Z18, Z21, Z2
@@ -3442,9 +3555,9 @@ reduce189:
 	VMOVUPS    X20, (DX)(BX*2)
 	VMOVUPS    X21, (DX)(SI*1)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R12
-	IMUL3Q     $0x00000008, R12, R12
-	ADDQ       R12, R10
+	MOVQ       ldk+56(FP), R13
+	IMUL3Q     $0x00000008, R13, R13
+	ADDQ       R13, R10
 	SUBQ       $0x00000004, AX
 	JNZ        tile186
 	JMP        next191
@@ -3462,9 +3575,9 @@ next191:
 	VZEROUPPER
 	RET
 
-// func scores2BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores2BF16AVX512(SB), NOSPLIT, $0-64
+// func scores2BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores2BF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    ldd+24(FP), BX
@@ -3481,18 +3594,20 @@ TEXT ·scores2BF16AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile192:
-	MOVQ    ldk+56(FP), R10
-	IMUL3Q  $0x00000002, R10, R10
-	LEAQ    (R10)(R10*1), R11
-	LEAQ    (R10)(R10*2), R12
+	MOVQ    ldk+56(FP), R11
+	IMUL3Q  $0x00000002, R11, R11
+	LEAQ    (R11)(R11*1), R12
+	LEAQ    (R11)(R11*2), R13
 	XORQ    R9, R9
 	CMPQ    AX, $0x00000001
-	CMOVQLE R9, R10
-	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R11
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE R9, R12
+	CMPQ    AX, $0x00000003
+	CMOVQLE R9, R13
 	MOVQ    R8, R9
+	MOVQ    ahead+64(FP), R10
+	ADDQ    R8, R10
 	MOVQ    q+32(FP), SI
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -3509,12 +3624,16 @@ tile192:
 loop193:
 	VPMOVZXWD   (R9), Z9
 	VPSLLD      $0x10, Z9, Z9
-	VPMOVZXWD   (R9)(R10*1), Z10
+	PREFETCHT0  (R10)
+	VPMOVZXWD   (R9)(R11*1), Z10
 	VPSLLD      $0x10, Z10, Z10
-	VPMOVZXWD   (R9)(R11*1), Z11
+	PREFETCHT0  (R10)(R11*1)
+	VPMOVZXWD   (R9)(R12*1), Z11
 	VPSLLD      $0x10, Z11, Z11
-	VPMOVZXWD   (R9)(R12*1), Z12
+	PREFETCHT0  (R10)(R12*1)
+	VPMOVZXWD   (R9)(R13*1), Z12
 	VPSLLD      $0x10, Z12, Z12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS     (SI), Z13
 	VFMADD231PS Z9, Z13, Z1
 	VFMADD231PS Z10, Z13, Z2
@@ -3526,6 +3645,7 @@ loop193:
 	VFMADD231PS Z11, Z13, Z7
 	VFMADD231PS Z12, Z13, Z8
 	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000020, R10
 	ADDQ        $0x00000040, SI
 	SUBQ        $0x00000010, CX
 	JGE         loop193
@@ -3535,12 +3655,16 @@ under194:
 	JZ          reduce195
 	VPMOVZXWD.Z (R9), K1, Z9
 	VPSLLD      $0x10, Z9, Z9
-	VPMOVZXWD.Z (R9)(R10*1), K1, Z10
+	PREFETCHT0  (R10)
+	VPMOVZXWD.Z (R9)(R11*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
-	VPMOVZXWD.Z (R9)(R11*1), K1, Z11
+	PREFETCHT0  (R10)(R11*1)
+	VPMOVZXWD.Z (R9)(R12*1), K1, Z11
 	VPSLLD      $0x10, Z11, Z11
-	VPMOVZXWD.Z (R9)(R12*1), K1, Z12
+	PREFETCHT0  (R10)(R12*1)
+	VPMOVZXWD.Z (R9)(R13*1), K1, Z12
 	VPSLLD      $0x10, Z12, Z12
+	PREFETCHT0  (R10)(R13*1)
 	VMOVUPS.Z   (SI), K1, Z13
 	VFMADD231PS Z9, Z13, Z1
 	VFMADD231PS Z10, Z13, Z2
@@ -3586,9 +3710,9 @@ reduce195:
 	VMOVUPS    X10, (DX)
 	VMOVUPS    X11, (DX)(BX*1)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R10
-	IMUL3Q     $0x00000008, R10, R10
-	ADDQ       R10, R8
+	MOVQ       ldk+56(FP), R11
+	IMUL3Q     $0x00000008, R11, R11
+	ADDQ       R11, R8
 	SUBQ       $0x00000004, AX
 	JNZ        tile192
 	JMP        next197
@@ -3604,9 +3728,9 @@ next197:
 	VZEROUPPER
 	RET
 
-// func scores1BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int)
-// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV
-TEXT ·scores1BF16AVX512(SB), NOSPLIT, $0-64
+// func scores1BF16AVX512(rows int, d int, dst *float32, ldd int, q *float32, ldq int, k *byte, ldk int, ahead int)
+// Requires: AVX, AVX512F, AVX512VL, BMI2, CMOV, MMX+
+TEXT ·scores1BF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ    rows+0(FP), AX
 	MOVQ    dst+16(FP), DX
 	MOVQ    q+32(FP), BX
@@ -3619,18 +3743,20 @@ TEXT ·scores1BF16AVX512(SB), NOSPLIT, $0-64
 	KMOVW   CX, K1
 
 tile198:
-	MOVQ    ldk+56(FP), R8
-	IMUL3Q  $0x00000002, R8, R8
-	LEAQ    (R8)(R8*1), R9
-	LEAQ    (R8)(R8*2), R10
+	MOVQ    ldk+56(FP), R9
+	IMUL3Q  $0x00000002, R9, R9
+	LEAQ    (R9)(R9*1), R10
+	LEAQ    (R9)(R9*2), R11
 	XORQ    DI, DI
 	CMPQ    AX, $0x00000001
-	CMOVQLE DI, R8
-	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R9
-	CMPQ    AX, $0x00000003
+	CMPQ    AX, $0x00000002
 	CMOVQLE DI, R10
+	CMPQ    AX, $0x00000003
+	CMOVQLE DI, R11
 	MOVQ    SI, DI
+	MOVQ    ahead+64(FP), R8
+	ADDQ    SI, R8
 	MOVQ    q+32(FP), BX
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -3643,18 +3769,23 @@ tile198:
 loop199:
 	VPMOVZXWD   (DI), Z5
 	VPSLLD      $0x10, Z5, Z5
-	VPMOVZXWD   (DI)(R8*1), Z6
+	PREFETCHT0  (R8)
+	VPMOVZXWD   (DI)(R9*1), Z6
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD   (DI)(R9*1), Z7
+	PREFETCHT0  (R8)(R9*1)
+	VPMOVZXWD   (DI)(R10*1), Z7
 	VPSLLD      $0x10, Z7, Z7
-	VPMOVZXWD   (DI)(R10*1), Z8
+	PREFETCHT0  (R8)(R10*1)
+	VPMOVZXWD   (DI)(R11*1), Z8
 	VPSLLD      $0x10, Z8, Z8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS     (BX), Z9
 	VFMADD231PS Z5, Z9, Z1
 	VFMADD231PS Z6, Z9, Z2
 	VFMADD231PS Z7, Z9, Z3
 	VFMADD231PS Z8, Z9, Z4
 	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000020, R8
 	ADDQ        $0x00000040, BX
 	SUBQ        $0x00000010, CX
 	JGE         loop199
@@ -3664,12 +3795,16 @@ under200:
 	JZ          reduce201
 	VPMOVZXWD.Z (DI), K1, Z5
 	VPSLLD      $0x10, Z5, Z5
-	VPMOVZXWD.Z (DI)(R8*1), K1, Z6
+	PREFETCHT0  (R8)
+	VPMOVZXWD.Z (DI)(R9*1), K1, Z6
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD.Z (DI)(R9*1), K1, Z7
+	PREFETCHT0  (R8)(R9*1)
+	VPMOVZXWD.Z (DI)(R10*1), K1, Z7
 	VPSLLD      $0x10, Z7, Z7
-	VPMOVZXWD.Z (DI)(R10*1), K1, Z8
+	PREFETCHT0  (R8)(R10*1)
+	VPMOVZXWD.Z (DI)(R11*1), K1, Z8
 	VPSLLD      $0x10, Z8, Z8
+	PREFETCHT0  (R8)(R11*1)
 	VMOVUPS.Z   (BX), K1, Z9
 	VFMADD231PS Z5, Z9, Z1
 	VFMADD231PS Z6, Z9, Z2
@@ -3695,9 +3830,9 @@ reduce201:
 	JLT        partial202
 	VMOVUPS    X6, (DX)
 	ADDQ       $0x00000010, DX
-	MOVQ       ldk+56(FP), R8
-	IMUL3Q     $0x00000008, R8, R8
-	ADDQ       R8, SI
+	MOVQ       ldk+56(FP), R9
+	IMUL3Q     $0x00000008, R9, R9
+	ADDQ       R9, SI
 	SUBQ       $0x00000004, AX
 	JNZ        tile198
 	JMP        next203
@@ -3712,9 +3847,9 @@ next203:
 	VZEROUPPER
 	RET
 
-// func mix4BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix4BF16AVX512(SB), NOSPLIT, $0-64
+// func mix4BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix4BF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -3726,6 +3861,7 @@ TEXT ·mix4BF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ   (DI)(DI*2), R8
 	MOVQ   v+48(FP), R9
 	MOVQ   ldv+56(FP), R11
+	MOVQ   ahead+64(FP), R13
 	IMUL3Q $0x00000002, R11, R11
 	SUBQ   $0x00000040, AX
 	JLT    under205
@@ -3756,6 +3892,8 @@ rows206:
 	VBROADCASTSS (SI)(DI*1), Z17
 	VBROADCASTSS (SI)(DI*2), Z18
 	VBROADCASTSS (SI)(R8*1), Z19
+	PREFETCHT0   (R10)(R13*1)
+	PREFETCHT0   64(R10)(R13*1)
 	VPMOVZXWD    (R10), Z20
 	VPSLLD       $0x10, Z20, Z20
 	VFMADD231PS  Z20, Z16, Z0
@@ -3824,6 +3962,7 @@ rows209:
 	VBROADCASTSS (SI)(DI*1), Z5
 	VBROADCASTSS (SI)(DI*2), Z6
 	VBROADCASTSS (SI)(R8*1), Z7
+	PREFETCHT0   (R10)(R13*1)
 	VPMOVZXWD    (R10), Z8
 	VPSLLD       $0x10, Z8, Z8
 	VFMADD231PS  Z8, Z4, Z0
@@ -3862,6 +4001,7 @@ rows211:
 	VBROADCASTSS (SI)(DI*1), Z5
 	VBROADCASTSS (SI)(DI*2), Z6
 	VBROADCASTSS (SI)(R8*1), Z7
+	PREFETCHT0   (R10)(R13*1)
 	VPMOVZXWD.Z  (R10), K1, Z8
 	VPSLLD       $0x10, Z8, Z8
 	VFMADD231PS  Z8, Z4, Z0
@@ -3881,9 +4021,9 @@ done210:
 	VZEROUPPER
 	RET
 
-// func mix2BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix2BF16AVX512(SB), NOSPLIT, $0-64
+// func mix2BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix2BF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   ldo+24(FP), DX
@@ -3893,6 +4033,7 @@ TEXT ·mix2BF16AVX512(SB), NOSPLIT, $0-64
 	IMUL3Q $0x00000004, SI, SI
 	MOVQ   v+48(FP), DI
 	MOVQ   ldv+56(FP), R9
+	MOVQ   ahead+64(FP), R11
 	IMUL3Q $0x00000002, R9, R9
 	SUBQ   $0x00000040, AX
 	JLT    under213
@@ -3913,6 +4054,8 @@ columns212:
 rows214:
 	VBROADCASTSS (BX), Z8
 	VBROADCASTSS (BX)(SI*1), Z9
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
 	VPMOVZXWD    (R8), Z10
 	VPSLLD       $0x10, Z10, Z10
 	VFMADD231PS  Z10, Z8, Z0
@@ -3961,6 +4104,7 @@ columns215:
 rows217:
 	VBROADCASTSS (BX), Z2
 	VBROADCASTSS (BX)(SI*1), Z3
+	PREFETCHT0   (R8)(R11*1)
 	VPMOVZXWD    (R8), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VFMADD231PS  Z4, Z2, Z0
@@ -3991,6 +4135,7 @@ under216:
 rows219:
 	VBROADCASTSS (BX), Z2
 	VBROADCASTSS (BX)(SI*1), Z3
+	PREFETCHT0   (R8)(R11*1)
 	VPMOVZXWD.Z  (R8), K1, Z4
 	VPSLLD       $0x10, Z4, Z4
 	VFMADD231PS  Z4, Z2, Z0
@@ -4006,14 +4151,15 @@ done218:
 	VZEROUPPER
 	RET
 
-// func mix1BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·mix1BF16AVX512(SB), NOSPLIT, $0-64
+// func mix1BF16AVX512(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mix1BF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   d+8(FP), AX
 	MOVQ   out+16(FP), CX
 	MOVQ   p+32(FP), DX
 	MOVQ   v+48(FP), BX
 	MOVQ   ldv+56(FP), DI
+	MOVQ   ahead+64(FP), R9
 	IMUL3Q $0x00000002, DI, DI
 	SUBQ   $0x00000040, AX
 	JLT    under221
@@ -4029,6 +4175,8 @@ columns220:
 
 rows222:
 	VBROADCASTSS (DX), Z4
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
 	VPMOVZXWD    (SI), Z5
 	VPSLLD       $0x10, Z5, Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -4067,6 +4215,7 @@ columns223:
 
 rows225:
 	VBROADCASTSS (DX), Z1
+	PREFETCHT0   (SI)(R9*1)
 	VPMOVZXWD    (SI), Z2
 	VPSLLD       $0x10, Z2, Z2
 	VFMADD231PS  Z2, Z1, Z0
@@ -4093,6 +4242,7 @@ under224:
 
 rows227:
 	VBROADCASTSS (DX), Z1
+	PREFETCHT0   (SI)(R9*1)
 	VPMOVZXWD.Z  (SI), K1, Z2
 	VPSLLD       $0x10, Z2, Z2
 	VFMADD231PS  Z2, Z1, Z0

@@ -35,7 +35,7 @@ type attentionAssembly struct {
 
 type attentionTiles [3]attentionTile
 
-type attentionTile func(rows, d int, dst *float32, ldd int, src *float32, lds int, cache *byte, ldc int)
+type attentionTile func(rows, d int, dst *float32, ldd int, src *float32, lds int, cache *byte, ldc, ahead int)
 
 var vec512 = vecAssembly{
 	dot: dotAVX512, sumSquares: sumSquaresAVX512, maxOf: maxOfAVX512, indexOf: indexOfAVX512,
@@ -202,6 +202,10 @@ func scalarOp(f func(n int, dst, x *float32, s float32)) func(dst, x []float32, 
 // the next rows are read: they stay in the first-level cache.
 const hot = 24 << 10
 
+// ahead is the number of bytes of rows between the row at work and the one that
+// is prefetched, if the caller names no distance.
+const ahead = 3 << 10
+
 func (a *attentionAssembly) attention(size int) Attention {
 	return Attention{
 		Scores: func(dst []float32, ldd int, q []float32, ldq, queries int, k Rows) {
@@ -232,13 +236,17 @@ func (a *attentionAssembly) attention(size int) Attention {
 // row to the next.
 func (t *attentionTiles) over(size int, dst []float32, ldd, dstRow int, src []float32, lds, srcRow, queries int, r Rows) {
 	block := max(hot/(r.D*size)&^3, 4)
+	distance := r.Ahead * size
+	if distance == 0 {
+		distance = (ahead/(r.D*size) + 1) * r.Stride * size
+	}
 	for j := 0; j < r.N; j += block {
 		rows := min(block, r.N-j)
 		cache := (*byte)(unsafe.Add(r.Data, j*r.Stride*size))
 		g := 0
 		for i, tile := range t {
 			for n := 4 >> i; tile != nil && g+n <= queries; g += n {
-				tile(rows, r.D, &dst[g*ldd+j*dstRow], ldd, &src[g*lds+j*srcRow], lds, cache, r.Stride)
+				tile(rows, r.D, &dst[g*ldd+j*dstRow], ldd, &src[g*lds+j*srcRow], lds, cache, r.Stride, distance)
 			}
 		}
 	}
