@@ -46,7 +46,10 @@ func (s Sampling) check(n int) error {
 			return fmt.Errorf("llm: banned token %d in a vocabulary of %d: %w", id, n, ErrToken)
 		}
 	}
-	for id := range s.Bias {
+	for id, b := range s.Bias {
+		if b != b {
+			return fmt.Errorf("llm: bias of token %d is NaN: %w", id, ErrOption)
+		}
 		if id < 0 || int(id) >= n {
 			return fmt.Errorf("llm: biased token %d in a vocabulary of %d: %w", id, n, ErrToken)
 		}

@@ -1,0 +1,146 @@
+// Opmux runs language models on whatever kernels a machine has, and says which kernel ran and why.
+//
+// Exit codes: 0 success; 1 another failure; 2 wrong usage; 3 a file or value that cannot be used; 4 not enough memory or
+// context; 5 no kernel for a call; 130 interrupted.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/gguf"
+	"github.com/opmux/opmux/llm"
+	"github.com/opmux/opmux/llm/tokenizer"
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
+)
+
+// Exit codes.
+const (
+	exitFailure     = 1
+	exitUsage       = 2
+	exitInput       = 3
+	exitMemory      = 4
+	exitNoKernel    = 5
+	exitInterrupted = 130
+)
+
+type commands struct {
+	Generate generateCmd `cmd:"" help:"Continue a prompt, streaming text, then show which kernel ran each op."`
+	Eval     evalCmd     `cmd:"" help:"Print log-probabilities of tokens, or bits per byte of a text."`
+	Ops      opsCmd      `cmd:"" help:"List the ops with their operands and kernels."`
+	Devices  devicesCmd  `cmd:"" help:"List the devices and what they can do."`
+	Explain  explainCmd  `cmd:"" help:"Show which kernels serve an op, best first, and why others do not."`
+	Doctor   doctorCmd   `cmd:"" help:"Check this machine: tiers, self-tests, memory, threads, environment."`
+	Env      envCmd      `cmd:"" help:"Show the environment variables, their values and where they come from."`
+}
+
+// app is what every command needs.
+type app struct {
+	ctx    context.Context
+	stdout io.Writer
+	stderr io.Writer
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process: it returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	a := &app{ctx: ctx, stdout: stdout, stderr: stderr}
+	exit := -1
+	parser, err := kong.New(&commands{}, kong.Name("opmux"), kong.Writers(stdout, stderr), kong.Exit(func(c int) { exit = c }),
+		kong.Description("The kernel multiplexer for Go inference servers. See 'opmux COMMAND --help'."),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Bind(a))
+	if err != nil {
+		fmt.Fprintln(stderr, "opmux:", err)
+		return exitFailure
+	}
+	cmd, err := parser.Parse(args)
+	if exit >= 0 { // --help
+		return exit
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "opmux: %v\nnext: opmux --help\n", err)
+		return exitUsage
+	}
+	err = cmd.Run(a)
+	if err == nil {
+		return 0
+	}
+	code, next := diagnose(err)
+	fmt.Fprintf(stderr, "opmux: %v\n", err)
+	if next != "" {
+		fmt.Fprintf(stderr, "next: %s\n", next)
+	}
+	return code
+}
+
+// usage is an error in the way a command was called.
+type usage struct{ error }
+
+func usagef(format string, a ...any) error { return usage{fmt.Errorf(format, a...)} }
+
+// diagnoses map conditions to exit codes and to what a user can do; the first that matches counts.
+var diagnoses = []struct {
+	is   error
+	code int
+	next string
+}{
+	{context.Canceled, exitInterrupted, ""},
+	{llm.ErrContextFull, exitMemory, "use a shorter prompt or a longer --context"},
+	{llm.ErrMemory, exitMemory, "use a smaller --context, a smaller model, or raise --memory"},
+	{device.ErrOutOfMemory, exitMemory, "use a smaller --context or a smaller model"},
+	{registry.ErrStrict, exitNoKernel, "run without OPMUX_STRICT, or see 'opmux explain OP'"},
+	{ops.ErrNoKernel, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
+	{registry.ErrDeclined, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
+	{registry.ErrUnknownOp, exitInput, "'opmux ops' lists the ops"},
+	{gguf.ErrMagic, exitInput, "give a GGUF model file"},
+	{gguf.ErrTruncated, exitInput, "copy or download the file again"},
+	{gguf.ErrMalformed, exitInput, "the file is damaged or was written by a faulty converter"},
+	{gguf.ErrVersion, exitInput, "convert the model to GGUF version 3"},
+	{gguf.ErrUnsupported, exitInput, ""},
+	{gguf.ErrLimit, exitInput, "the file is far larger in metadata than any model known"},
+	{llm.ErrUnsupported, exitInput, "models of the Llama architecture run: Llama 2 and 3, Mistral, TinyLlama, SmolLM"},
+	{llm.ErrModel, exitInput, "the file contradicts itself; convert the model again"},
+	{llm.ErrToken, exitInput, "token ids lie below the model's vocabulary size"},
+	{llm.ErrOption, exitInput, ""},
+	{llm.ErrValue, exitInput, "the model or its file is broken: its logits are not numbers"},
+	{tokenizer.ErrUnsupported, exitInput, ""},
+	{tokenizer.ErrVocab, exitInput, "convert the model again"},
+	{ops.ErrRank, exitInput, ""}, {ops.ErrShape, exitInput, ""}, {ops.ErrDType, exitInput, ""}, {ops.ErrLayout, exitInput, ""},
+	{ops.ErrAttr, exitInput, ""}, {ops.ErrValue, exitInput, ""},
+	{fs.ErrNotExist, exitInput, "check the path"},
+	{fs.ErrPermission, exitInput, "check the permissions"},
+}
+
+func diagnose(err error) (code int, next string) {
+	var u usage
+	if errors.As(err, &u) {
+		return exitUsage, "opmux --help"
+	}
+	for _, d := range diagnoses {
+		if errors.Is(err, d.is) {
+			return d.code, d.next
+		}
+	}
+	return exitFailure, ""
+}
+
+// warn prints one line for people on standard error.
+func (a *app) warn(format string, args ...any) {
+	fmt.Fprintln(a.stderr, strings.TrimRight("opmux: "+fmt.Sprintf(format, args...), "\n"))
+}
