@@ -1,0 +1,308 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// The elementary functions of the reference: f64, rounded once.
+func exp32(x float32) float32  { return float32(math.Exp(float64(x))) }
+func log32(x float32) float32  { return float32(math.Log(float64(x))) }
+func tanh32(x float32) float32 { return float32(math.Tanh(float64(x))) }
+
+func refRMSNorm(t *tier, q *registry.Queue, a *ops.RMSNormArgs) registry.Status {
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	rows, h := int(a.X.Shape[0]), int(a.X.Shape[1])
+	if err := j.layout(4*h, 2*4*h); err != nil {
+		return a.Fail(err)
+	}
+	w := common[float32](j)[:h]
+	for e := range w {
+		w[e] = 1
+		if a.Weight.Present() {
+			w[e] = one(&a.Weight, e)
+		}
+		if a.Gemma {
+			w[e]++
+		}
+	}
+	j.each(rows, float64(4*h), func(j *job, lo, hi, worker int) {
+		a := (*ops.RMSNormArgs)(j.args)
+		h := int(a.X.Shape[1])
+		w, buf := common[float32](j)[:h], own[float32](j, worker)
+		for i := lo; i < hi; i++ {
+			v := plainHalves.load(buf, &a.X, i*h, h)
+			if r := &a.Residual; r.Present() {
+				sum := buf[:h]
+				for e, y := range plainHalves.load(buf[h:], r, i*h, h) {
+					sum[e] = v[e] + y
+				}
+				plainHalves.store(r, i*h, sum)
+				v = plainHalves.load(buf, r, i*h, h) // goes on as it was rounded
+			}
+			var s float32
+			for _, x := range v {
+				s += float32(x * x)
+			}
+			inv := 1 / float32(math.Sqrt(float64(float32(s/float32(h))+a.Eps)))
+			out := target(buf[h:], &a.Out, i*h, h)
+			for e, x := range v {
+				out[e] = float32(x*inv) * w[e]
+			}
+			plainHalves.store(&a.Out, i*h, out)
+		}
+	})
+	return 0
+}
+
+func refSiluAndMul(t *tier, q *registry.Queue, a *ops.SiluAndMulArgs) registry.Status {
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	rows, d := int(a.Out.Shape[0]), int(a.Out.Shape[1])
+	if err := j.layout(0, 3*4*d); err != nil {
+		return a.Fail(err)
+	}
+	j.each(rows, float64(20*d), func(j *job, lo, hi, worker int) {
+		a := (*ops.SiluAndMulArgs)(j.args)
+		d, buf := int(a.Out.Shape[1]), own[float32](j, worker)
+		alpha := a.Alpha
+		if alpha == 0 {
+			alpha = 1
+		}
+		for i := lo; i < hi; i++ {
+			gate, up := gateAndUp(&plainHalves, a, i, buf)
+			out := target(buf[2*d:], &a.Out, i*d, d)
+			for e, g := range gate {
+				out[e] = g / (1 + exp32(-float32(alpha*g))) * up[e]
+			}
+			plainHalves.store(&a.Out, i*d, out)
+		}
+	})
+	return 0
+}
+
+// gateAndUp loads the two factors of row i; buf has room for two rows of the output.
+func gateAndUp(h *halves, a *ops.SiluAndMulArgs, i int, buf []float32) (gate, up []float32) {
+	d := int(a.Out.Shape[1])
+	if a.Up.Present() {
+		return h.load(buf, &a.X, i*d, d), h.load(buf[d:], &a.Up, i*d, d)
+	}
+	return h.load(buf, &a.X, 2*i*d, d), h.load(buf[d:], &a.X, (2*i+1)*d, d)
+}
+
+// flat is how many elements of a flat tensor are worked on at a time.
+const flat = 1024
+
+func refRelu(t *tier, q *registry.Queue, a *ops.ReluArgs) registry.Status {
+	return refMap(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
+		a, buf := (*ops.ReluArgs)(j.args), own[float32](j, worker)
+		eachFlat(&a.Out, lo, hi, func(off, n int) {
+			out := target(buf, &a.Out, off, n)
+			for e, v := range plainHalves.load(buf[flat:], &a.X, off, n) {
+				if !(v > 0) {
+					v = 0
+				}
+				out[e] = v
+			}
+			plainHalves.store(&a.Out, off, out)
+		})
+	})
+}
+
+func refMulScalar(t *tier, q *registry.Queue, a *ops.MulScalarArgs) registry.Status {
+	return refMap(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
+		a, buf := (*ops.MulScalarArgs)(j.args), own[float32](j, worker)
+		s := float32(a.Scalar)
+		eachFlat(&a.Out, lo, hi, func(off, n int) {
+			out := target(buf, &a.Out, off, n)
+			for e, v := range plainHalves.load(buf[flat:], &a.X, off, n) {
+				out[e] = v * s
+			}
+			plainHalves.store(&a.Out, off, out)
+		})
+	})
+}
+
+func refAdd(t *tier, q *registry.Queue, a *ops.AddArgs) registry.Status {
+	return refMap(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
+		a, buf := (*ops.AddArgs)(j.args), own[float32](j, worker)
+		row := a.B.Rank < a.A.Rank
+		d := int(a.A.Last())
+		eachFlat(&a.Out, lo, hi, func(off, n int) {
+			out, x := target(buf, &a.Out, off, n), plainHalves.load(buf[flat:], &a.A, off, n)
+			for e, v := range x {
+				at := off + e
+				if row {
+					at %= d
+				}
+				out[e] = v + one(&a.B, at)
+			}
+			plainHalves.store(&a.Out, off, out)
+		})
+	})
+}
+
+// refMap runs f over a flat output in pieces of flat elements; of each worker there is scratch for three pieces.
+func refMap(t *tier, q *registry.Queue, args unsafe.Pointer, h *registry.Header, out *tensor.Tensor, f part) registry.Status {
+	j := begin(q, t, args)
+	defer j.end()
+	if err := j.layout(0, 3*4*flat); err != nil {
+		return h.Fail(err)
+	}
+	j.each((int(out.Numel())+flat-1)/flat, 2*flat, f)
+	return 0
+}
+
+// eachFlat calls f for the pieces lo to hi of a flat tensor.
+func eachFlat(out *tensor.Tensor, lo, hi int, f func(off, n int)) {
+	total := int(out.Numel())
+	for p := lo; p < hi; p++ {
+		f(p*flat, min(flat, total-p*flat))
+	}
+}
+
+// qkvSplit is the kernel of every tier.
+func qkvSplit(t *tier, q *registry.Queue, a *ops.QKVSplitArgs) registry.Status {
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	j.each(int(a.QKV.Shape[0]), float64(a.QKV.Shape[1])/8, func(j *job, lo, hi, _ int) {
+		a := (*ops.QKVSplitArgs)(j.args)
+		t, size := int(a.QKV.Shape[0]), a.QKV.DType.Size()
+		from := unsafe.Slice((*byte)(a.QKV.Host), int(a.QKV.Numel())*size)[lo*int(a.QKV.Shape[1])*size:]
+		outs := [...]*tensor.Tensor{&a.QOut, &a.KOut, &a.VOut}
+		for i := lo; i < hi; i++ {
+			for _, o := range outs {
+				n := int(o.Numel()) / t * size
+				if n > 0 {
+					copy(unsafe.Slice((*byte)(unsafe.Add(o.Host, i*n)), n), from)
+				}
+				from = from[n:]
+			}
+		}
+	})
+	return 0
+}
+
+func refEmbedding(t *tier, q *registry.Queue, a *ops.EmbeddingArgs) registry.Status {
+	if s, ok := checkEmbedding(a); !ok {
+		return s
+	}
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	return lookUp(j, a, func(j *job, lo, hi, worker int) {
+		a := (*ops.EmbeddingArgs)(j.args)
+		w, _ := weightOf(&a.Table)
+		local := own[byte](j, worker)
+		for i := lo; i < hi; i++ {
+			v := w.floats(cast[float32](local[:4*w.k]), local[4*w.k:], int(index(&a.IDs, i)))
+			plainHalves.store(&a.Out, i*w.k, v)
+		}
+	})
+}
+
+// checkEmbedding declines tables that nothing here reads and finds ids out of range, before anything is written.
+func checkEmbedding(a *ops.EmbeddingArgs) (s registry.Status, ok bool) {
+	if _, ok := weightOf(&a.Table); !ok {
+		return registry.Decline(registry.ReasonLayout), false
+	}
+	if !tensor.CanDecode(a.Table.DType) {
+		return registry.Decline(registry.ReasonDType), false
+	}
+	for i := range int(a.IDs.Shape[0]) {
+		if id := index(&a.IDs, i); id < 0 || id >= a.Table.Shape[0] {
+			return a.Fail(badValue("embedding", "ids", "id %d at %d is outside [0,%d)", id, i, a.Table.Shape[0])), false
+		}
+	}
+	return 0, true
+}
+
+// lookUp runs f over the rows with scratch for a row as f32 and its bytes.
+func lookUp(j *job, a *ops.EmbeddingArgs, f part) registry.Status {
+	if err := j.layout(0, 2*4*int(a.Table.Shape[1])); err != nil {
+		return a.Fail(err)
+	}
+	j.each(int(a.IDs.Shape[0]), float64(a.Table.Shape[1])*2, f)
+	return 0
+}
+
+func refSoftmax(t *tier, q *registry.Queue, a *ops.SoftmaxArgs) registry.Status {
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	rows, n := int(a.X.Shape[0]*a.X.Shape[1]), int(a.X.Shape[2])
+	if err := j.layout(0, 2*4*n); err != nil {
+		return a.Fail(err)
+	}
+	j.each(rows, float64(15*n), func(j *job, lo, hi, worker int) {
+		a := (*ops.SoftmaxArgs)(j.args)
+		t, n := int(a.X.Shape[1]), int(a.X.Shape[2])
+		buf := own[float32](j, worker)
+		for r := lo; r < hi; r++ {
+			s := scaledRow(&plainHalves, a, r, buf)
+			m := float32(math.Inf(-1))
+			for _, v := range s {
+				m = greater(m, v)
+			}
+			if a.Sinks.Present() {
+				m = greater(m, one(&a.Sinks, r/t))
+			}
+			var sum float32
+			out := target(buf[n:], &a.Out, r*n, n)
+			for e, v := range s {
+				out[e] = exp32(v - m)
+				sum += out[e]
+			}
+			if a.Sinks.Present() {
+				sum += exp32(one(&a.Sinks, r/t) - m)
+			}
+			for e := range out {
+				out[e] /= sum
+			}
+			plainHalves.store(&a.Out, r*n, out)
+		}
+	})
+	return 0
+}
+
+// greater returns the larger one; a NaN in v is not.
+func greater(m, v float32) float32 {
+	if v > m {
+		return v
+	}
+	return m
+}
+
+// scaledRow returns row r of x, scaled and masked, in the first n elements of buf, which has room for two rows.
+func scaledRow(h *halves, a *ops.SoftmaxArgs, r int, buf []float32) []float32 {
+	t, n := int(a.X.Shape[1]), int(a.X.Shape[2])
+	s := buf[:n]
+	for e, v := range h.load(s, &a.X, r*n, n) {
+		s[e] = v * a.Scale
+	}
+	if a.Mask.Present() {
+		slope := alibi(a.MaxBias, r/t, int(a.X.Shape[0]))
+		for e, v := range h.load(buf[n:], &a.Mask, r%t*n, n) {
+			s[e] += float32(slope * v)
+		}
+	}
+	return s
+}
+
+// alibi returns the slope of head h of heads.
+func alibi(maxBias float32, h, heads int) float32 {
+	if maxBias == 0 {
+		return 1
+	}
+	n := 1
+	for 2*n <= heads {
+		n *= 2
+	}
+	if h < n {
+		return float32(math.Exp2(-float64(maxBias) * float64(h+1) / float64(n)))
+	}
+	return float32(math.Exp2(-float64(maxBias) * float64(2*(h-n)+1) / float64(2*n)))
+}
