@@ -121,6 +121,8 @@ func TestRejectedCommon(t *testing.T) {
 			*o.at(args) = tensor.Tensor{}
 			if !o.optional {
 				c.mustReject(t, args, cpu0, o.name+" absent", ErrDType, "")
+			} else if err := c.check(args, cpu0); err != nil { // an attribute may need it
+				require.ErrorIs(t, err, ErrAttr, "%s without %s", c.core.name, o.name)
 			}
 		}
 		// A queue of another device fits none of the operands.
@@ -159,6 +161,20 @@ func TestEmptyOperands(t *testing.T) {
 	require.NoError(t, Relu.Validate(&ReluArgs{Out: x, X: x}, cpu0))
 	x.Stride[0] = -1
 	require.ErrorIs(t, Relu.Validate(&ReluArgs{Out: x, X: x}, cpu0), ErrLayout)
+}
+
+// TestOverflow: sizes and spans beyond int64 are refused, not wrapped.
+func TestOverflow(t *testing.T) {
+	for _, shape := range [][2]int64{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1, 1 << 61}, {math.MaxInt64, math.MaxInt64}, {math.MaxInt64, 0}} { // the last as in tensor.New
+		x := ten(f32, 1, 1)
+		x.Shape[0], x.Shape[1] = shape[0], shape[1]
+		x.Stride[0] = shape[1]
+		require.ErrorIs(t, Relu.Validate(&ReluArgs{Out: x, X: x}, cpu0), ErrShape, "%v", shape)
+	}
+	q := ten(f32, 2, 2, 2)
+	q.Stride[0], q.Stride[1] = math.MaxInt64/4, math.MaxInt64/4
+	err := RopeFromCache.Validate(&RopeFromCacheArgs{QStates: q, Positions: ten(i32, 2), CosSinCache: ten(f32, 4, 2), RotaryDim: 2}, cpu0)
+	require.ErrorIs(t, err, ErrLayout)
 }
 
 func TestOpError(t *testing.T) {
