@@ -104,9 +104,10 @@ func (f *File) readMetadata(c *cursor, n uint64) {
 			return
 		}
 		total += len(key)
-		f.byKey[string(key)] = i
-		f.keys = append(f.keys, entry{string(key), v})
-		if string(key) == alignmentKey {
+		e := entry{string(key), v}
+		f.byKey[e.key] = i
+		f.keys = append(f.keys, e)
+		if e.key == alignmentKey {
 			a, _ := v.Uint()
 			if v.Type() != Uint32 || a == 0 || a&(a-1) != 0 {
 				c.fail(at, ErrMalformed, "%s is %v %v, not a power of two as u32", alignmentKey, v.Type(), v)
