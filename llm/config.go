@@ -64,6 +64,9 @@ func readConfig(f *gguf.File) (Config, error) {
 	if arch != "llama" {
 		return Config{}, fmt.Errorf("llm: architecture %q, this package runs \"llama\": %w", arch, ErrUnsupported)
 	}
+	if n, ok := f.Uint("split.count"); ok && n > 1 {
+		return Config{}, fmt.Errorf("llm: part of a model split into %d files; join them first: %w", n, ErrUnsupported)
+	}
 	r := metaReader{f: f, prefix: arch + "."}
 	c := Config{Architecture: arch}
 	c.Name, _ = f.String("general.name")

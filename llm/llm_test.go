@@ -316,6 +316,7 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorIs(t, load(&tiny{kvHeads: 3}, llm.Options{}), llm.ErrModel)
 	require.ErrorIs(t, load(&tiny{meta: kv("llama.expert_count", uint32(8))}, llm.Options{}), llm.ErrUnsupported)
 	require.ErrorIs(t, load(&tiny{meta: kv("llama.rope.scaling.type", "magic")}, llm.Options{}), llm.ErrUnsupported)
+	require.ErrorIs(t, load(&tiny{meta: kv("split.count", uint16(2))}, llm.Options{}), llm.ErrUnsupported)
 	require.ErrorIs(t, load(&tiny{ropeDim: 7}, llm.Options{}), llm.ErrModel)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
