@@ -1,6 +1,9 @@
 package simd
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // Vec is the part of a tier that works on rows of floats: vectors, reductions,
 // conversions, rotations and the two halves of attention.
@@ -30,11 +33,11 @@ type Vec struct {
 	// -1 if x is empty.
 	ArgMax func(x []float32) int
 
-	// Exp sets dst[i] = e^x[i] within 2 ulp: NaN stays NaN, -Inf gives 0,
+	// Exp sets dst[i] = e^x[i] within 1 ulp: NaN stays NaN, -Inf gives 0,
 	// overflow gives +Inf, and subnormal results are kept.
 	Exp func(dst, x []float32)
 	// ExpSum sets dst[i] = e^(x[i]-shift), the difference rounded to float32, the
-	// power within 2 ulp as in Exp, and returns Σ dst[i], summed like
+	// power within 1 ulp as in Exp, and returns Σ dst[i], summed like
 	// SumSquares.
 	ExpSum func(dst, x []float32, shift float32) float64
 	// SumExp returns what ExpSum returns and stores nothing.
@@ -82,6 +85,22 @@ type Vec struct {
 
 	// The attention kernels by the cache's element type.
 	AttentionF32, AttentionF16, AttentionBF16 Attention
+}
+
+// Softmax sets dst[i] = e^(x[i]-m)/Σe with m the largest x[i]. A masked element,
+// -Inf, gives exactly 0; NaN anywhere, or nothing above -Inf, gives NaN
+// everywhere.
+func (v *Vec) Softmax(dst, x []float32) {
+	x = x[:len(dst)]
+	sum := v.ExpSum(dst, x, v.Max(x))
+	v.DivScalar(dst, dst, float32(sum))
+}
+
+// LogSoftmax sets dst[i] = x[i] - (m + ln Σe^(x[i]-m)), under the rules of Softmax.
+func (v *Vec) LogSoftmax(dst, x []float32) {
+	x = x[:len(dst)]
+	m := v.Max(x)
+	v.AddScalar(dst, x, -float32(float64(m)+math.Log(v.SumExp(x, m))))
 }
 
 // Attention is the two products of attention over rows of a key or value cache,

@@ -101,12 +101,12 @@ func checkScores(t *testing.T, s *Set, k *Attention, format Format, c attentionC
 				size += math.Abs(float64(x) * float64(key[e]))
 			}
 			got := float64(dst[g*ldd+j])
-			switch {
-			case math.IsNaN(want):
-				require.True(t, math.IsNaN(got), "%v: query %d, row %d: %v", c, g, j, got)
-			case size > math.MaxFloat32: // float32 may overflow on the way
-			default:
-				require.InDelta(t, want, got, 1e-6*size+1e-44*float64(c.d), "%v: query %d, row %d", c, g, j)
+			near := math.Abs(want-got) <= 1e-6*size+1e-44*float64(c.d)
+			if math.IsNaN(want) {
+				near = math.IsNaN(got)
+			}
+			if !near && size <= math.MaxFloat32 { // beyond, float32 may overflow on the way
+				require.Failf(t, "off", "%v: query %d, row %d: want %v, got %v", c, g, j, want, got)
 			}
 		}
 	}
@@ -173,8 +173,8 @@ func TestAttention(t *testing.T) {
 			t.Run(fmt.Sprint(a.format), func(t *testing.T) {
 				c := attentionCase{}
 				for _, c.d = range widths {
-					for c.queries = range 8 {
-						for _, c.rows = range []int{0, 1, 2, 3, 4, 5, 7, 8, 16, 19} {
+					for _, c.queries = range []int{0, 1, 2, 3, 4, 7} {
+						for _, c.rows = range []int{0, 1, 2, 3, 4, 5, 8, 19} {
 							c.seed++
 							c.wild, c.edge = c.seed%3 == 0, guard.Edges[c.seed%2]
 							checkScores(t, s, a.of(&s.Vec), a.format, c)

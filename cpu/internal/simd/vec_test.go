@@ -55,11 +55,11 @@ var rowKernels = []rowKernel{
 	{"Exp", func(v *Vec, dst, a, _ []float32, _ float32) { v.Exp(dst, a) },
 		func(dst, a, _ []float32, _ float32) {
 			each(dst, func(i int) float32 { return float32(math.Exp(float64(a[i]))) })
-		}, 2},
+		}, 1},
 	{"ExpSum", func(v *Vec, dst, a, _ []float32, s float32) { v.ExpSum(dst, a, s) },
 		func(dst, a, _ []float32, s float32) {
 			each(dst, func(i int) float32 { return float32(math.Exp(float64(a[i] - s))) })
-		}, 2},
+		}, 1},
 	{"SiluMul", func(v *Vec, dst, a, b []float32, _ float32) { v.SiluMul(dst, a, b) },
 		func(dst, a, b []float32, _ float32) {
 			each(dst, func(i int) float32 {
@@ -169,7 +169,7 @@ func TestPower(t *testing.T) {
 		for i, v := range x {
 			want[i] = float32(math.Exp(float64(v)))
 		}
-		within(t, want, got, 2, "Exp")
+		within(t, want, got, 1, "Exp")
 		require.Equal(t, []float32{1, 1, inf, 0}, got[:4])
 
 		// A sigmoid linear unit at the ends of its range.
@@ -232,6 +232,45 @@ func TestSumsCarryNaNAndInf(t *testing.T) {
 			each(masked, func(int) float32 { return float32(math.Inf(-1)) })
 			require.Zero(t, s.SumExp(masked, 3))
 			require.True(t, math.IsNaN(s.SumExp(masked, masked[0])), "a row that is masked altogether")
+		}
+	})
+}
+
+func TestSoftmax(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	eachTier(t, func(t *testing.T, s *Set) {
+		for _, n := range []int{1, 5, 33, 1000, 150_000} {
+			x, p, lp := make([]float32, n), make([]float32, n), make([]float32, n)
+			oddFloats(rand.New(rand.NewPCG(uint64(n), 10)), x, false)
+			x[n/2] = 20
+			if n > 1 {
+				x[0] = -inf
+			}
+			s.Softmax(p, x)
+			s.LogSoftmax(lp, x)
+			var sum float64
+			for _, v := range x {
+				sum += math.Exp(float64(v) - 20)
+			}
+			for i, v := range x {
+				want := float64(v) - 20 - math.Log(sum)
+				if !(math.Abs(math.Exp(want)-float64(p[i])) <= 1e-6 && (v == -inf && lp[i] == -inf || math.Abs(want-float64(lp[i])) <= 1e-5)) {
+					require.Failf(t, "off", "n=%d element %d: want %v, got %v and its log %v", n, i, math.Exp(want), p[i], lp[i])
+				}
+			}
+			if n > 1 {
+				require.Zero(t, p[0])
+			}
+			for _, bad := range []float32{nan, inf} {
+				x[n-1] = bad
+				s.Softmax(p, x)
+				s.LogSoftmax(lp, x)
+				require.True(t, p[n-1] != p[n-1] && lp[n-1] != lp[n-1], "%v", bad)
+			}
+			each(x, func(int) float32 { return -inf })
+			s.Softmax(p, x)
+			s.LogSoftmax(lp, x)
+			require.True(t, p[0] != p[0] && lp[0] != lp[0], "a row that is masked altogether")
 		}
 	})
 }
@@ -467,6 +506,8 @@ func TestVecAllocatesNothing(t *testing.T) {
 			s.ArgMax(x)
 			s.ExpSum(y, x, 1)
 			s.SumExp(x, 1)
+			s.Softmax(y, x)
+			s.LogSoftmax(y, x)
 			s.SiluMul(y, x, w)
 			s.RMSNorm(y, x, w, 1e-5, true)
 			s.Add(y, x, w)
