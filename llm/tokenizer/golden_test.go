@@ -42,7 +42,6 @@ type goldenSPM struct {
 }
 
 func golden[T any](t testing.TB, name string) T {
-	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name))
 	require.NoError(t, err)
 	var x T
@@ -58,7 +57,6 @@ func (g goldenVocab) vocab(pre string) Vocab {
 }
 
 func mustNew(t testing.TB, v Vocab) *Tokenizer {
-	t.Helper()
 	tok, err := New(v)
 	require.NoError(t, err)
 	return tok
@@ -76,7 +74,6 @@ func pieces(t testing.TB, tok *Tokenizer, ids []int32) string {
 }
 
 func requireIDs(t testing.TB, tok *Tokenizer, want, got []int32, text string) {
-	t.Helper()
 	if !slices.Equal(want, got) {
 		require.Failf(t, "ids differ", "text %q\nwant %q\ngot  %q", text, pieces(t, tok, want), pieces(t, tok, got))
 	}
