@@ -61,3 +61,12 @@ func ParseDevice(s string) (Device, error) {
 	}
 	return Device{}, fmt.Errorf("tensor: device %q: known kinds are %s: %w", s, strings.Join(kindNames[:], " "), ErrParse)
 }
+
+// MarshalText is String, for JSON.
+func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText is ParseDevice.
+func (d *Device) UnmarshalText(b []byte) (err error) {
+	*d, err = ParseDevice(string(b))
+	return err
+}
