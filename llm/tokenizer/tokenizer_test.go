@@ -552,9 +552,14 @@ func TestFromMetadata(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true, false}, []bool{v.AddBOS, v.AddEOS, v.AddSpacePrefix})
 
+	meta["tokenizer.ggml.padding_token_id"] = uint32(len(g.Tokens))
+	v, err = FromMetadata(get)
+	require.NoError(t, err)
+	require.EqualValues(t, -1, v.PAD)
+
 	for key, bad := range map[string]any{
 		"model": 7, "pre": []string{"x"}, "tokens": []int32{1}, "scores": []float64{1}, "token_type": "x", "merges": "a b", "add_bos_token": 1,
-		"bos_token_id": "1", "eos_token_id": uint32(len(g.Tokens)), "eot_token_id": int32(-1), "eom_token_id": uint64(math.MaxUint64), "padding_token_id": 1.0, "unknown_token_id": nil,
+		"bos_token_id": "1", "eos_token_id": uint32(len(g.Tokens)), "eot_token_id": int32(-1), "eom_token_id": uint64(math.MaxUint64), "unknown_token_id": nil,
 	} {
 		key = "tokenizer.ggml." + key
 		old, had := meta[key]

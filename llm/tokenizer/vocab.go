@@ -65,7 +65,8 @@ func Defaults(model, pre string, n int) Vocab {
 }
 
 // FromMetadata fills in a Vocab from the metadata of a model file. get returns the value of a key: a string, []string, []float32 or []int32, a bool, or an integer of any
-// type. A key that is absent leaves the default; a value of another type, or an id outside the vocabulary, is a *VocabError. The slices are kept, not copied.
+// type. A key that is absent leaves the default; a value of another type, or an id outside the vocabulary, is a *VocabError; but such a PAD counts as absent.
+// The slices are kept, not copied.
 func FromMetadata(get func(key string) (value any, ok bool)) (Vocab, error) {
 	var err error
 	var f Vocab // what the file has
@@ -85,10 +86,13 @@ func FromMetadata(get func(key string) (value any, ok bool)) (Vocab, error) {
 		to  *int32
 	}{
 		{"bos_token_id", &v.BOS}, {"eos_token_id", &v.EOS}, {"eot_token_id", &v.EOT},
-		{"eom_token_id", &v.EOM}, {"unknown_token_id", &v.UNK}, {"padding_token_id", &v.PAD},
+		{"eom_token_id", &v.EOM}, {"unknown_token_id", &v.UNK},
 	} {
 		loadID(get, &err, x.key, x.to, len(v.Tokens))
 	}
+	// Nothing here depends on PAD, and files of tuned models are known to name one that they lack.
+	var ignored error
+	loadID(get, &ignored, "padding_token_id", &v.PAD, len(v.Tokens))
 	return v, err
 }
 
