@@ -15,8 +15,8 @@ import (
 // the same slice as an input and must not overlap one in any other way.
 //
 // Add, Mul, AddScalar, MulScalar, DivScalar, Relu, the conversions, the
-// rotations, Max (the sign of a zero aside) and ArgMax give the same bits in
-// every tier, a NaN's payload aside. The others round in an order of the tier's
+// rotations, Max (the sign of a zero aside), ArgMax and the Mix of attention give
+// the same bits in every tier, a NaN's payload aside. The others round in an order of the tier's
 // own: fixed, the same for every alignment, and for a row independent of what
 // other rows the call holds.
 type Vec struct {
