@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -65,17 +66,14 @@ type extent struct {
 
 // operand is one tensor field of a record, ready to be checked.
 type operand struct {
-	name      string
-	offset    uintptr
-	role      registry.Role
-	optional  bool
-	lane16    bool
-	layout    layoutRule
-	anyShape  bool
-	forms     [][]extent // by "|"; nil for any and like
-	likeShape *operand
-	likeDType *operand
-	dtypes    uint64 // bit t is set if dtype t may stand here
+	registry.Operand // the tags' texts
+	rule             layoutRule
+	lane16           bool
+	anyShape         bool
+	forms            [][]extent // by "|"; nil for any and like
+	likeShape        *operand
+	likeDType        *operand
+	dtypes           uint64 // bit t is set if dtype t may stand here
 }
 
 // spec is the compiled form of a record's tags.
@@ -83,7 +81,7 @@ type spec struct {
 	operands []*operand // in record order
 	outs     []*operand
 	symbols  []string
-	list     []registry.Operand
+	list     []registry.Operand // the descriptor's form of operands
 }
 
 var tensorType = reflect.TypeFor[tensor.Tensor]()
@@ -91,56 +89,54 @@ var tensorType = reflect.TypeFor[tensor.Tensor]()
 // compile reads the tags of record. A malformed tag is a programming error and panics.
 func compile(record reflect.Type) *spec {
 	s := &spec{}
+	var tags []reflect.StructTag
 	for f := range record.Fields() {
-		if f.Type != tensorType {
-			continue
+		if f.Type == tensorType {
+			s.operands = append(s.operands, &operand{Operand: registry.Operand{Name: FieldName(f.Name), Offset: f.Offset}})
+			tags = append(tags, f.Tag)
 		}
-		s.operands = append(s.operands, &operand{name: FieldName(f.Name), offset: f.Offset})
 	}
-	i := 0
-	for f := range record.Fields() {
-		if f.Type != tensorType {
-			continue
+	for i, o := range s.operands {
+		if err := s.parse(o, tags[i]); err != nil {
+			panic(fmt.Sprintf("ops: %v: %s: %v", record, o.Name, err))
 		}
-		if err := s.parse(s.operands[i], f.Tag); err != nil {
-			panic(fmt.Sprintf("ops: %v.%s: %v", record, f.Name, err))
-		}
-		i++
 	}
 	for _, o := range s.operands {
-		if o.role != registry.In {
+		s.list = append(s.list, o.Operand)
+		if o.Role != registry.In {
 			s.outs = append(s.outs, o)
 		}
 	}
 	return s
 }
 
+// parse fills o from the tags of its field.
 func (s *spec) parse(o *operand, tag reflect.StructTag) error {
 	role, opt, _ := strings.Cut(tag.Get("op"), ",")
 	switch role {
 	case "in":
 	case "out":
-		o.role = registry.Out
+		o.Role = registry.Out
 	case "inout":
-		o.role = registry.InOut
+		o.Role = registry.InOut
 	default:
 		return fmt.Errorf("role %q", role)
 	}
 	switch opt {
 	case "":
 	case "opt":
-		o.optional = true
+		o.Optional = true
 	default:
 		return fmt.Errorf("option %q", opt)
 	}
 
-	shape := tag.Get("shape")
-	if name, ok := strings.CutPrefix(shape, "like "); ok {
+	o.Shape = tag.Get("shape")
+	if name, ok := strings.CutPrefix(o.Shape, "like "); ok {
 		if o.likeShape = s.operand(name); o.likeShape == nil || o.likeShape == o {
-			return fmt.Errorf("shape %q", shape)
+			return fmt.Errorf("shape %q", o.Shape)
 		}
-	} else if o.anyShape = shape == "any"; !o.anyShape {
-		for form := range strings.SplitSeq(shape, "|") {
+	} else if o.anyShape = o.Shape == "any"; !o.anyShape {
+		for form := range strings.SplitSeq(o.Shape, "|") {
 			var dims []extent
 			for term := range strings.SplitSeq(form, ",") {
 				e, err := s.extent(term)
@@ -153,43 +149,34 @@ func (s *spec) parse(o *operand, tag reflect.StructTag) error {
 		}
 	}
 
-	dtype := tag.Get("dtype")
-	if name, ok := strings.CutPrefix(dtype, "like "); ok {
+	o.DType = tag.Get("dtype")
+	if name, ok := strings.CutPrefix(o.DType, "like "); ok {
 		if o.likeDType = s.operand(name); o.likeDType == nil || o.likeDType == o {
-			return fmt.Errorf("dtype %q", dtype)
+			return fmt.Errorf("dtype %q", o.DType)
 		}
-	}
-	for word := range strings.FieldsSeq(dtype) {
-		if o.likeDType != nil {
-			break
-		}
-		class, ok := dtypeClasses[word]
-		if !ok {
-			t, err := tensor.ParseDType(word)
-			if err != nil {
-				return err
+	} else {
+		for word := range strings.FieldsSeq(o.DType) {
+			class, ok := dtypeClasses[word]
+			if !ok {
+				t, err := tensor.ParseDType(word)
+				if err != nil {
+					return err
+				}
+				class = []tensor.DType{t}
 			}
-			class = []tensor.DType{t}
-		}
-		for _, t := range class {
-			o.dtypes |= 1 << t
+			for _, t := range class {
+				o.dtypes |= 1 << t
+			}
 		}
 	}
 
-	layout := tag.Get("layout")
-	rule, lane16 := strings.CutSuffix(layout, " lane16")
-	o.lane16 = lane16
-	if rule != "" {
-		r, ok := layoutNames[rule]
-		if !ok {
-			return fmt.Errorf("layout %q", layout)
-		}
-		o.layout = r
-	} else {
-		layout = "contig"
+	o.Layout = cmp.Or(tag.Get("layout"), "contig")
+	rule, lane16 := strings.CutSuffix(o.Layout, " lane16")
+	r, ok := layoutNames[rule]
+	if !ok {
+		return fmt.Errorf("layout %q", o.Layout)
 	}
-	s.list = append(s.list, registry.Operand{Name: o.name, Role: o.role, Optional: o.optional,
-		Shape: shape, DType: dtype, Layout: layout, Offset: o.offset})
+	o.rule, o.lane16 = r, lane16
 	return nil
 }
 
@@ -225,7 +212,7 @@ func (s *spec) extent(term string) (extent, error) {
 
 func (s *spec) operand(name string) *operand {
 	for _, o := range s.operands {
-		if o.name == name {
+		if o.Name == name {
 			return o
 		}
 	}

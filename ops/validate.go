@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"unsafe"
 
-	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -17,7 +16,7 @@ type bindings struct {
 
 // at returns operand o of the record at args.
 func (o *operand) at(args unsafe.Pointer) *tensor.Tensor {
-	return (*tensor.Tensor)(unsafe.Add(args, o.offset))
+	return (*tensor.Tensor)(unsafe.Add(args, o.Offset))
 }
 
 // validate checks the record at args for a call on dev: every operand by its tags, then what the op's own check adds.
@@ -27,10 +26,10 @@ func (c *core) validate(args unsafe.Pointer, dev tensor.Device) error {
 	for _, o := range s.operands {
 		x := o.at(args)
 		if x.DType == tensor.None {
-			if o.optional {
+			if o.Optional {
 				continue
 			}
-			return c.errorf(ErrDType, o.name, "operand is absent")
+			return c.errorf(ErrDType, o.Name, "operand is absent")
 		}
 		if err := c.checkOperand(s, o, x, args, dev, &b); err != nil {
 			return err
@@ -56,7 +55,7 @@ func (c *core) checkOperand(s *spec, o *operand, x *tensor.Tensor, args unsafe.P
 		}
 	}
 	if x.Rank == 0 || x.Rank > tensor.MaxRank {
-		return c.rankError(s, o, x)
+		return c.rankError(o, x)
 	}
 
 	// Extents: none negative, the byte count inside int64.
@@ -64,7 +63,7 @@ func (c *core) checkOperand(s *spec, o *operand, x *tensor.Tensor, args unsafe.P
 	n, empty, over := uint64(1), false, false
 	for _, d := range x.Dims() {
 		if d < 0 {
-			return c.errorf(ErrShape, o.name, "negative extent in %v", x.Dims())
+			return c.errorf(ErrShape, o.Name, "negative extent in %v", x.Dims())
 		}
 		empty = empty || d == 0
 		hi, lo := bits.Mul64(n, uint64(max(d, 1)))
@@ -72,10 +71,10 @@ func (c *core) checkOperand(s *spec, o *operand, x *tensor.Tensor, args unsafe.P
 		n = lo
 	}
 	if hi, lo := bits.Mul64(n, uint64(blockBytes)); over || hi != 0 || lo > 1<<62 {
-		return c.errorf(ErrShape, o.name, "size of %v overflows", x.Dims())
+		return c.errorf(ErrShape, o.Name, "size of %v overflows", x.Dims())
 	}
 	if blockElems > 1 && x.Last()%int64(blockElems) != 0 {
-		return c.errorf(ErrShape, o.name, "last extent of %v is not whole %v blocks of %d", x.Dims(), x.DType, blockElems)
+		return c.errorf(ErrShape, o.Name, "last extent of %v is not whole %v blocks of %d", x.Dims(), x.DType, blockElems)
 	}
 
 	switch {
@@ -86,12 +85,12 @@ func (c *core) checkOperand(s *spec, o *operand, x *tensor.Tensor, args unsafe.P
 			break
 		}
 		if x.Rank != y.Rank {
-			return c.errorf(ErrRank, o.name, "rank is %d, that of %s is %d", x.Rank, o.likeShape.name, y.Rank)
+			return c.errorf(ErrRank, o.Name, "rank is %d, that of %s is %d", x.Rank, o.likeShape.Name, y.Rank)
 		}
 		if x.Shape != y.Shape {
 			for i, d := range x.Dims() {
 				if d != y.Shape[i] {
-					return c.errorf(ErrShape, o.name, "shape is %v, that of %s is %v", x.Dims(), o.likeShape.name, y.Dims())
+					return c.errorf(ErrShape, o.Name, "shape is %v, that of %s is %v", x.Dims(), o.likeShape.Name, y.Dims())
 				}
 			}
 		}
@@ -121,7 +120,7 @@ func (c *core) unify(s *spec, o *operand, x *tensor.Tensor, b *bindings) error {
 			if e.sym >= 0 {
 				if b.known>>e.sym&1 == 0 {
 					if x.Shape[i] < e.add {
-						return c.errorf(ErrShape, o.name, "extent %d of %v is below %d", i, x.Dims(), e.add)
+						return c.errorf(ErrShape, o.Name, "extent %d of %v is below %d", i, x.Dims(), e.add)
 					}
 					b.known |= 1 << e.sym
 					b.val[e.sym] = x.Shape[i] - e.add
@@ -130,12 +129,12 @@ func (c *core) unify(s *spec, o *operand, x *tensor.Tensor, b *bindings) error {
 				want += b.val[e.sym]
 			}
 			if x.Shape[i] != want {
-				return c.errorf(ErrShape, o.name, "extent %d of %v is not the %d that [%s] asks for", i, x.Dims(), want, s.formString(form))
+				return c.errorf(ErrShape, o.Name, "extent %d of %v is not the %d that [%s] asks for", i, x.Dims(), want, s.formString(form))
 			}
 		}
 		return nil
 	}
-	return c.rankError(s, o, x)
+	return c.rankError(o, x)
 }
 
 func (c *core) checkLayout(o *operand, x *tensor.Tensor, empty bool) error {
@@ -152,12 +151,12 @@ func (c *core) checkLayout(o *operand, x *tensor.Tensor, empty bool) error {
 	span := uint64(0) // elements from the first to the last one
 	for d := range r {
 		if x.Stride[d] < 0 {
-			return c.errorf(ErrLayout, o.name, "negative stride in %v", x.Stride[:r])
+			return c.errorf(ErrLayout, o.Name, "negative stride in %v", x.Stride[:r])
 		}
-		if o.layout != contig && x.Shape[d] > 1 {
+		if o.rule != contig && x.Shape[d] > 1 {
 			hi, lo := bits.Mul64(uint64(x.Shape[d]-1), uint64(x.Stride[d]))
 			if span += lo; hi != 0 || span > 1<<59 {
-				return c.errorf(ErrLayout, o.name, "strides %v of shape %v overflow", x.Stride[:r], x.Dims())
+				return c.errorf(ErrLayout, o.Name, "strides %v of shape %v overflow", x.Stride[:r], x.Dims())
 			}
 		}
 	}
@@ -165,7 +164,7 @@ func (c *core) checkLayout(o *operand, x *tensor.Tensor, empty bool) error {
 		return nil
 	}
 	ok := true
-	switch o.layout {
+	switch o.rule {
 	case contig:
 		ok = x.InnerPacked(0)
 	case rows:
@@ -193,19 +192,19 @@ func (c *core) checkAddress(o *operand, x *tensor.Tensor) error {
 	low := uint64(uintptr(x.Host))
 	if x.Device.Kind == tensor.CPU {
 		if x.Host == nil {
-			return c.errorf(ErrLayout, o.name, "no memory behind %v %v", x.DType, x.Dims())
+			return c.errorf(ErrLayout, o.Name, "no memory behind %v %v", x.DType, x.Dims())
 		}
 	} else {
 		if x.Host == nil && x.Buffer == 0 && x.DevAddr == 0 {
-			return c.errorf(ErrLayout, o.name, "neither buffer nor address behind %v %v", x.DType, x.Dims())
+			return c.errorf(ErrLayout, o.Name, "neither buffer nor address behind %v %v", x.DType, x.Dims())
 		}
 		if x.Offset < 0 {
-			return c.errorf(ErrLayout, o.name, "negative offset %d", x.Offset)
+			return c.errorf(ErrLayout, o.Name, "negative offset %d", x.Offset)
 		}
 		low |= x.DevAddr | uint64(x.Offset)
 	}
 	if low&mask != 0 {
-		return c.errorf(ErrLayout, o.name, "address is not aligned to the %d bytes of %v", mask+1, x.DType)
+		return c.errorf(ErrLayout, o.Name, "address is not aligned to the %d bytes of %v", mask+1, x.DType)
 	}
 	return nil
 }
@@ -240,30 +239,21 @@ func (c *core) errorf(kind error, operand, format string, args ...any) error {
 }
 
 func (c *core) deviceError(o *operand, x *tensor.Tensor, dev tensor.Device) error {
-	return c.errorf(ErrDevice, o.name, "lies on %v, the queue is %v's", x.Device, dev)
+	return c.errorf(ErrDevice, o.Name, "lies on %v, the queue is %v's", x.Device, dev)
 }
 
 func (c *core) dtypeError(o *operand, x *tensor.Tensor, args unsafe.Pointer) error {
 	if o.likeDType != nil {
-		return c.errorf(ErrDType, o.name, "dtype is %v, that of %s is %v", x.DType, o.likeDType.name, o.likeDType.at(args).DType)
+		return c.errorf(ErrDType, o.Name, "dtype is %v, that of %s is %v", x.DType, o.likeDType.Name, o.likeDType.at(args).DType)
 	}
-	return c.errorf(ErrDType, o.name, "dtype is %v, want %s", x.DType, c.operandInfo(o).DType)
+	return c.errorf(ErrDType, o.Name, "dtype is %v, want %s", x.DType, o.DType)
 }
 
-func (c *core) rankError(s *spec, o *operand, x *tensor.Tensor) error {
-	return c.errorf(ErrRank, o.name, "rank is %d, want [%s]", x.Rank, c.operandInfo(o).Shape)
+func (c *core) rankError(o *operand, x *tensor.Tensor) error {
+	return c.errorf(ErrRank, o.Name, "rank is %d, want [%s]", x.Rank, o.Shape)
 }
 
 func (c *core) layoutError(o *operand, x *tensor.Tensor) error {
-	return c.errorf(ErrLayout, o.name, "%v with strides %v and shape %v is not %s",
-		x.Layout, x.Stride[:x.Rank], x.Dims(), c.operandInfo(o).Layout)
-}
-
-func (c *core) operandInfo(o *operand) registry.Operand {
-	for _, d := range c.spec().list {
-		if d.Offset == o.offset {
-			return d
-		}
-	}
-	return registry.Operand{Name: o.name}
+	return c.errorf(ErrLayout, o.Name, "%v with strides %v and shape %v is not %s",
+		x.Layout, x.Stride[:x.Rank], x.Dims(), o.Layout)
 }

@@ -103,7 +103,7 @@ func TestRejectedCommon(t *testing.T) {
 					return
 				}
 				ch.do(x)
-				c.mustReject(t, args, cpu0, o.name+": "+ch.name, ch.kind, "")
+				c.mustReject(t, args, cpu0, o.Name+": "+ch.name, ch.kind, "")
 			}
 			for _, ch := range changes {
 				run(ch)
@@ -119,10 +119,10 @@ func TestRejectedCommon(t *testing.T) {
 			}
 			args := c.fresh()
 			*o.at(args) = tensor.Tensor{}
-			if !o.optional {
-				c.mustReject(t, args, cpu0, o.name+" absent", ErrDType, "")
+			if !o.Optional {
+				c.mustReject(t, args, cpu0, o.Name+" absent", ErrDType, "")
 			} else if err := c.check(args, cpu0); err != nil { // an attribute may need it
-				require.ErrorIs(t, err, ErrAttr, "%s without %s", c.core.name, o.name)
+				require.ErrorIs(t, err, ErrAttr, "%s without %s", c.core.name, o.Name)
 			}
 		}
 		// A queue of another device fits none of the operands.
