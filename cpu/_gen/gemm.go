@@ -80,6 +80,18 @@ func (k *kit) newPointers(n int, base, stride reg.Register) pointers {
 
 func (p pointers) at(m, disp int) operand.Mem { return at(p[m], disp) }
 
+// prefetchBlock fetches a block of weights that is needed later, or only a third
+// of it in a tile of 12 rows: its driver has three of them share the work.
+func (k *kit) prefetchBlock(p panel, n int, w, ahead reg.Register) {
+	lines := (p.size() + cacheLine - 1) / cacheLine
+	if n == 12 {
+		lines = (lines + 2) / 3
+	}
+	for i := range lines {
+		k.PREFETCHT0(operand.Mem{Base: w, Index: ahead, Scale: 1, Disp: i * cacheLine})
+	}
+}
+
 // floats loads the argument name, a distance in elements of four bytes.
 func (k *kit) floats(name string) reg.GPVirtual {
 	r := k.arg(name)

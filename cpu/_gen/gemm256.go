@@ -87,9 +87,7 @@ func (g *gemm256) qtile(p panel, n int) {
 	x := g.newPointers(n, g.arg("x"), g.arg("ldx"))
 
 	g.Label("block")
-	for off := 0; off < p.size(); off += cacheLine {
-		g.PREFETCHT0(operand.Mem{Base: w, Index: ahead, Scale: 1, Disp: off})
-	}
+	g.prefetchBlock(p, n, w, ahead)
 	for h := range 2 {
 		sum := make([]reg.VecVirtual, n)
 		for m := range sum {

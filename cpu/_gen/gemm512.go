@@ -10,7 +10,7 @@ import (
 func gemmAVX512(k *kit) {
 	quantizeAVX512(k)
 	for _, p := range panels {
-		for _, rows := range []int{12, 8, 4, 2, 1} {
+		for _, rows := range []int{12, 8, 4, 3, 2, 1} {
 			qtileAVX512(k, p, rows)
 		}
 	}
@@ -48,9 +48,7 @@ func qtileAVX512(k *kit, p panel, n int) {
 	for m := range n {
 		k.VPBROADCASTD(x.at(m, xSum), sum[m])
 	}
-	for off := 0; off < p.size(); off += cacheLine {
-		k.PREFETCHT0(operand.Mem{Base: w, Index: ahead, Scale: 1, Disp: off})
-	}
+	k.prefetchBlock(p, n, w, ahead)
 	dot := func(group int, u reg.VecVirtual) {
 		for m := range n {
 			k.vpdpbusd(x.at(m, 4*group), u, sum[m], true)

@@ -63,7 +63,7 @@ func (k *kit) peak(name, what string, independent int, do func(x, y, acc reg.Vec
 func (k *kit) readBytes(name string) {
 	k.fn(name, "func(p *byte, n int) (x uint64)",
 		name+" reads n bytes, a positive multiple of 256, the way the",
-		"kernels for one row do, prefetching 8 KiB ahead; x is the exclusive or of",
+		"kernels for one row do, prefetching ahead; x is the exclusive or of",
 		"all the 64-bit words.")
 	p, n := k.arg("p"), k.arg("n")
 	acc := []reg.VecVirtual{k.zero(), k.zero(), k.zero(), k.zero()}
@@ -78,7 +78,7 @@ func (k *kit) readBytes(name string) {
 	k.Label("loop")
 	for off := 0; off < 256; off += width {
 		if off%cacheLine == 0 {
-			k.PREFETCHT0(at(p, off+8192))
+			k.PREFETCHT1(at(p, off+1536))
 		}
 		a := acc[off/width%len(acc)]
 		xor(at(p, off), a, a)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,11 +16,13 @@ import (
 // that of the bound, for both the rate that one turn in ten reaches: the others
 // are disturbed. Each function returns how much it has done.
 func versus(b *testing.B, unit string, work, bound func() float64) {
+	clock := newClock(b)
 	var rates [2][]float64
 	for b.Loop() {
 		for i, f := range []func() float64{work, bound} {
-			t0 := time.Now()
-			rates[i] = append(rates[i], f()/time.Since(t0).Seconds()/1e9)
+			t0 := clock()
+			done := f()
+			rates[i] = append(rates[i], done/(clock()-t0).Seconds()/1e9)
 		}
 	}
 	for _, r := range rates {

@@ -73,13 +73,13 @@ type quantize func(nb int, x *float32, dst *byte, bias int32)
 // qtile multiplies the first nb blocks of a panel with rows rows of quantised
 // activations that are ldx bytes apart: C[rows][cols] += X·Wᵀ, where rows of C
 // are ldc elements apart, cols is 1 to 16, and of C nothing else is read or
-// written. ahead is the distance in bytes at which weights are prefetched. For
-// each element, for each block in order,
+// written. For each element, for each block in order,
 //
 //	c = fma(float32(d · scale), float32(Σ q·w), c)
 //
 // whose integer sum is exact: the bits depend neither on the tile nor on where
-// k is split.
+// k is split. With each block of weights the tile prefetches the block that is
+// ahead bytes further on, a tile of 12 rows only the first third of it.
 type qtile struct {
 	rows int
 	run  func(nb int, w, x *byte, ldx int, c *float32, ldc, cols, ahead int)
@@ -87,12 +87,13 @@ type qtile struct {
 
 // How a product is cut. A tile's weights and activations stay in the first
 // level cache, those of a chunk of rows in the second; one call of a kernel is
-// at most a few microseconds.
+// at most a few tens of microseconds. The weights that the rows take next are
+// fetched meanwhile.
 const (
-	qRows      = 120 // rows of activations that pass over a panel before the next panel
-	qBlocks    = 32  // blocks of a panel that all those rows take before the next blocks
-	qBlocksOne = 256 // the same for one row alone, which streams
-	qAhead     = 8192
+	qRows   = 120  // rows of activations that pass over a panel before the next panel
+	qBlocks = 16   // blocks of a panel that all those rows take before the next blocks
+	qStream = 256  // the same where one tile takes all rows, so that weights stream
+	qAhead  = 2048 // how far weights that stream are prefetched
 )
 
 // MulQ multiplies quantised activations with quantised weights:
@@ -125,9 +126,10 @@ func (s *Set) MulQ(f Format, c []float32, ldc int, xq, w []byte, m, n, k, p0, p1
 		return
 	}
 	nb, step, ahead := k/block, qBlocks, qBlocks*bs
-	if m == 1 {
-		step, ahead = qBlocksOne, qAhead
+	if s.qtileFor(f, m).rows == m {
+		step, ahead = qStream, qAhead
 	}
+	third := (bs + 191) / 192 * 64 // of a block, in whole cache lines
 	for r0 := 0; r0 < m; r0 += qRows {
 		r1 := min(m, r0+qRows)
 		for p := p0; p < p1; p++ {
@@ -135,9 +137,9 @@ func (s *Set) MulQ(f Format, c []float32, ldc int, xq, w []byte, m, n, k, p0, p1
 			for b := 0; b < nb; b += step {
 				run := min(step, nb-b)
 				wp := &w[p*size+b*bs]
-				for r := r0; r < r1; {
+				for r, part := r0, 0; r < r1; part = (part + third) % (3 * third) {
 					t := s.qtileFor(f, r1-r)
-					t.run(run, wp, &xq[r*stride+b*xBlock], stride, &c[r*ldc+p*Lanes], ldc, cols, ahead)
+					t.run(run, wp, &xq[r*stride+b*xBlock], stride, &c[r*ldc+p*Lanes], ldc, cols, ahead+part)
 					r += t.rows
 				}
 			}

@@ -19,8 +19,8 @@ var avx512vnni = &Set{
 
 	quantize: quantizeAVX512,
 	qtiles: [formats][]qtile{
-		Q4_0: {{12, mulQ4x12AVX512}, {8, mulQ4x8AVX512}, {4, mulQ4x4AVX512}, {2, mulQ4x2AVX512}, {1, mulQ4x1AVX512}},
-		Q8_0: {{12, mulQ8x12AVX512}, {8, mulQ8x8AVX512}, {4, mulQ8x4AVX512}, {2, mulQ8x2AVX512}, {1, mulQ8x1AVX512}},
+		Q4_0: {{12, mulQ4x12AVX512}, {8, mulQ4x8AVX512}, {4, mulQ4x4AVX512}, {3, mulQ4x3AVX512}, {2, mulQ4x2AVX512}, {1, mulQ4x1AVX512}},
+		Q8_0: {{12, mulQ8x12AVX512}, {8, mulQ8x8AVX512}, {4, mulQ8x4AVX512}, {3, mulQ8x3AVX512}, {2, mulQ8x2AVX512}, {1, mulQ8x1AVX512}},
 	},
 	ftiles: [formats][]ftile{
 		F32: {

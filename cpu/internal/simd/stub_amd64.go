@@ -15,7 +15,7 @@ func peakInt8AVX512(n int)
 func peakF32AVX512(n int)
 
 // readBytesAVX512 reads n bytes, a positive multiple of 256, the way the
-// kernels for one row do, prefetching 8 KiB ahead; x is the exclusive or of
+// kernels for one row do, prefetching ahead; x is the exclusive or of
 // all the 64-bit words.
 //
 //go:noescape
@@ -32,7 +32,7 @@ func peakInt8AVX2(n int)
 func peakF32AVX2(n int)
 
 // readBytesAVX2 reads n bytes, a positive multiple of 256, the way the
-// kernels for one row do, prefetching 8 KiB ahead; x is the exclusive or of
+// kernels for one row do, prefetching ahead; x is the exclusive or of
 // all the 64-bit words.
 //
 //go:noescape
@@ -58,6 +58,11 @@ func mulQ4x8AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols 
 //go:noescape
 func mulQ4x4AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulQ4x3AVX512 is a qtile of 3 rows, each of which equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x3AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulQ4x2AVX512 is a qtile of 2 rows, each of which equals mulQ4Ref.
 //
 //go:noescape
@@ -82,6 +87,11 @@ func mulQ8x8AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols 
 //
 //go:noescape
 func mulQ8x4AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x3AVX512 is a qtile of 3 rows, each of which equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x3AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulQ8x2AVX512 is a qtile of 2 rows, each of which equals mulQ8Ref.
 //
