@@ -23,7 +23,7 @@ func gemmAVX2(k *kit) {
 		}
 	}
 	for _, w := range []string{"F32", "F16", "BF16"} {
-		for _, rows := range []int{6, 4, 2, 1} {
+		for _, rows := range []int{6, 4, 3, 2, 1} {
 			g.ftile(w, rows)
 		}
 	}

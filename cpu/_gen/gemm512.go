@@ -16,7 +16,7 @@ func gemmAVX512(k *kit) {
 	}
 	for _, w := range []string{"F32", "F16", "BF16"} {
 		for _, panels := range []int{4, 1} {
-			for _, rows := range []int{6, 4, 2, 1} {
+			for _, rows := range []int{6, 4, 3, 2, 1} {
 				ftileAVX512(k, w, rows, panels)
 			}
 		}

@@ -19,11 +19,11 @@ type ftile struct {
 
 // How a product is cut: see qRows and its neighbours.
 const (
-	fRows  = 504  // rows of activations whose fDeep columns stay in the second level cache
-	fDeep  = 512  // columns of those
-	fK     = 128  // columns of four panels that stay in the first level cache
-	fOne   = 4096 // columns that one row alone takes in one call
-	fAhead = 2048
+	fRows   = 504  // rows of activations whose fDeep columns stay in the second level cache
+	fDeep   = 512  // columns of those
+	fK      = 128  // columns of four panels that stay in the first level cache
+	fStream = 2048 // columns of a call where one tile takes all rows, so that weights stream
+	fAhead  = 2048 // how far weights that stream are prefetched
 )
 
 // MulF multiplies float32 activations with weights of a format that is not
@@ -59,9 +59,9 @@ func (s *Set) MulF(f Format, c []float32, ldc int, x []float32, ldx int, w []byt
 		return
 	}
 
-	deep, step, ahead := fDeep, fK, fK*es
-	if m == 1 {
-		deep, step, ahead = k, fOne, fAhead
+	deep, step := fDeep, fK
+	if s.ftileFor(f, 1, m).rows == m {
+		deep, step = k, fStream
 	}
 	for r0 := 0; r0 < m; r0 += fRows {
 		r1 := min(m, r0+fRows)
@@ -78,7 +78,7 @@ func (s *Set) MulF(f Format, c []float32, ldc int, x []float32, ldx int, w []byt
 					wp := &w[p*size+kk*es]
 					for r := r0; r < r1; {
 						t := s.ftileFor(f, panels, r1-r)
-						t.run(run, wp, size, &x[r*ldx+kk], ldx, &c[r*ldc+p*Lanes], ldc, cols, ahead)
+						t.run(run, wp, size, &x[r*ldx+kk], ldx, &c[r*ldc+p*Lanes], ldc, cols, fAhead)
 						r += t.rows
 					}
 				}

@@ -24,16 +24,16 @@ var avx512vnni = &Set{
 	},
 	ftiles: [formats][]ftile{
 		F32: {
-			{6, 4, mulF32x6x64AVX512}, {4, 4, mulF32x4x64AVX512}, {2, 4, mulF32x2x64AVX512}, {1, 4, mulF32x1x64AVX512},
-			{6, 1, mulF32x6x16AVX512}, {4, 1, mulF32x4x16AVX512}, {2, 1, mulF32x2x16AVX512}, {1, 1, mulF32x1x16AVX512},
+			{6, 4, mulF32x6x64AVX512}, {4, 4, mulF32x4x64AVX512}, {3, 4, mulF32x3x64AVX512}, {2, 4, mulF32x2x64AVX512}, {1, 4, mulF32x1x64AVX512},
+			{6, 1, mulF32x6x16AVX512}, {4, 1, mulF32x4x16AVX512}, {3, 1, mulF32x3x16AVX512}, {2, 1, mulF32x2x16AVX512}, {1, 1, mulF32x1x16AVX512},
 		},
 		F16: {
-			{6, 4, mulF16x6x64AVX512}, {4, 4, mulF16x4x64AVX512}, {2, 4, mulF16x2x64AVX512}, {1, 4, mulF16x1x64AVX512},
-			{6, 1, mulF16x6x16AVX512}, {4, 1, mulF16x4x16AVX512}, {2, 1, mulF16x2x16AVX512}, {1, 1, mulF16x1x16AVX512},
+			{6, 4, mulF16x6x64AVX512}, {4, 4, mulF16x4x64AVX512}, {3, 4, mulF16x3x64AVX512}, {2, 4, mulF16x2x64AVX512}, {1, 4, mulF16x1x64AVX512},
+			{6, 1, mulF16x6x16AVX512}, {4, 1, mulF16x4x16AVX512}, {3, 1, mulF16x3x16AVX512}, {2, 1, mulF16x2x16AVX512}, {1, 1, mulF16x1x16AVX512},
 		},
 		BF16: {
-			{6, 4, mulBF16x6x64AVX512}, {4, 4, mulBF16x4x64AVX512}, {2, 4, mulBF16x2x64AVX512}, {1, 4, mulBF16x1x64AVX512},
-			{6, 1, mulBF16x6x16AVX512}, {4, 1, mulBF16x4x16AVX512}, {2, 1, mulBF16x2x16AVX512}, {1, 1, mulBF16x1x16AVX512},
+			{6, 4, mulBF16x6x64AVX512}, {4, 4, mulBF16x4x64AVX512}, {3, 4, mulBF16x3x64AVX512}, {2, 4, mulBF16x2x64AVX512}, {1, 4, mulBF16x1x64AVX512},
+			{6, 1, mulBF16x6x16AVX512}, {4, 1, mulBF16x4x16AVX512}, {3, 1, mulBF16x3x16AVX512}, {2, 1, mulBF16x2x16AVX512}, {1, 1, mulBF16x1x16AVX512},
 		},
 	},
 
@@ -52,9 +52,9 @@ var avx2 = &Set{
 		Q8_0: {{4, mulQ8x4AVX2}, {2, mulQ8x2AVX2}, {1, mulQ8x1AVX2}},
 	},
 	ftiles: [formats][]ftile{
-		F32:  {{6, 1, mulF32x6x16AVX2}, {4, 1, mulF32x4x16AVX2}, {2, 1, mulF32x2x16AVX2}, {1, 1, mulF32x1x16AVX2}},
-		F16:  {{6, 1, mulF16x6x16AVX2}, {4, 1, mulF16x4x16AVX2}, {2, 1, mulF16x2x16AVX2}, {1, 1, mulF16x1x16AVX2}},
-		BF16: {{6, 1, mulBF16x6x16AVX2}, {4, 1, mulBF16x4x16AVX2}, {2, 1, mulBF16x2x16AVX2}, {1, 1, mulBF16x1x16AVX2}},
+		F32:  {{6, 1, mulF32x6x16AVX2}, {4, 1, mulF32x4x16AVX2}, {3, 1, mulF32x3x16AVX2}, {2, 1, mulF32x2x16AVX2}, {1, 1, mulF32x1x16AVX2}},
+		F16:  {{6, 1, mulF16x6x16AVX2}, {4, 1, mulF16x4x16AVX2}, {3, 1, mulF16x3x16AVX2}, {2, 1, mulF16x2x16AVX2}, {1, 1, mulF16x1x16AVX2}},
+		BF16: {{6, 1, mulBF16x6x16AVX2}, {4, 1, mulBF16x4x16AVX2}, {3, 1, mulBF16x3x16AVX2}, {2, 1, mulBF16x2x16AVX2}, {1, 1, mulBF16x1x16AVX2}},
 	},
 
 	peak:      peaks{peakInt8AVX2, peakF32AVX2, 64, 16},

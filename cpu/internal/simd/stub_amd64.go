@@ -113,6 +113,11 @@ func mulF32x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32
 //go:noescape
 func mulF32x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulF32x3x64AVX512 is an ftile of 3 rows and 4 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x3x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulF32x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulF32Ref.
 //
 //go:noescape
@@ -132,6 +137,11 @@ func mulF32x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32
 //
 //go:noescape
 func mulF32x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x3x16AVX512 is an ftile of 3 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x3x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulF32x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulF32Ref.
 //
@@ -153,6 +163,11 @@ func mulF16x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32
 //go:noescape
 func mulF16x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulF16x3x64AVX512 is an ftile of 3 rows and 4 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x3x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulF16x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulF16Ref.
 //
 //go:noescape
@@ -172,6 +187,11 @@ func mulF16x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32
 //
 //go:noescape
 func mulF16x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x3x16AVX512 is an ftile of 3 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x3x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulF16x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulF16Ref.
 //
@@ -193,6 +213,11 @@ func mulBF16x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float3
 //go:noescape
 func mulBF16x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulBF16x3x64AVX512 is an ftile of 3 rows and 4 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulBF16x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
@@ -212,6 +237,11 @@ func mulBF16x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float3
 //
 //go:noescape
 func mulBF16x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x3x16AVX512 is an ftile of 3 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulBF16x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulBF16Ref.
 //
@@ -268,6 +298,11 @@ func mulF32x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, 
 //go:noescape
 func mulF32x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulF32x3x16AVX2 is an ftile of 3 rows and one panel, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x3x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulF32x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulF32Ref.
 //
 //go:noescape
@@ -288,6 +323,11 @@ func mulF16x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, 
 //go:noescape
 func mulF16x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulF16x3x16AVX2 is an ftile of 3 rows and one panel, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x3x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulF16x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulF16Ref.
 //
 //go:noescape
@@ -307,6 +347,11 @@ func mulBF16x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32,
 //
 //go:noescape
 func mulBF16x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x3x16AVX2 is an ftile of 3 rows and one panel, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulBF16x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulBF16Ref.
 //
