@@ -16,8 +16,9 @@ type chain struct {
 	all       []*Registration // every registered provider in chain order
 	refWhy    string          // why nothing was borrowed
 	fallOn    bool            // a failure that enqueued nothing goes on to the next step
+	entry     Launcher        // the slot's
 	announced atomic.Bool     // its event went out
-	hot       atomic.Bool     // lookups have nothing to do but return
+	ready     atomic.Bool     // not empty, announced, and no call statistics: a lookup has nothing to do but return
 }
 
 // step is one usable provider.
@@ -169,7 +170,7 @@ func (s *state) compile(ref slotRef) *chain {
 			st.guard |= guardLibrary
 		}
 	}
-	c.steps = steps
+	c.steps, c.entry = steps, c.slot.entry
 	c.finish()
 	return c
 }
@@ -234,8 +235,8 @@ func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
 	for i, s := range kept {
 		n.steps[i].copy(s)
 	}
-	n.hot.Store(true)
 	n.finish()
+	n.announced.Store(true)
 	return n
 }
 

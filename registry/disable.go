@@ -45,7 +45,7 @@ func parseEntry(text string) (entry, error) {
 
 // names reports whether e is about g at all, on some device.
 func (e *entry) names(ops map[string]Op, g *Registration) bool {
-	return g.is(e.name) && e.about(ops, g.op) && (!e.hasDev || e.dev.Kind == g.kind || g.kind == tensor.CPU)
+	return g.is(e.name) && e.about(ops, g.op) && (!e.hasDev || e.dev.Kind == g.kind)
 }
 
 func (e *entry) about(ops map[string]Op, op Op) bool {
@@ -56,10 +56,20 @@ func (e *entry) about(ops map[string]Op, op Op) bool {
 	return ok && got == op
 }
 
-// covers reports whether e disables g on dev, where it may be borrowed.
+func (e *entry) on(dev tensor.Device) bool {
+	return !e.hasDev || e.dev.Kind == dev.Kind && (!e.exact || e.dev.Index == dev.Index)
+}
+
+// covers reports whether e disables g on dev. A borrowed kernel goes with the CPU's, by its own names, and with
+// ReferenceProviderName on dev.
 func (e *entry) covers(ops map[string]Op, g *Registration, dev tensor.Device, borrowed bool) bool {
-	return (g.is(e.name) || borrowed && e.name == ReferenceProviderName) && e.about(ops, g.op) &&
-		(!e.hasDev || e.dev.Kind == dev.Kind && (!e.exact || e.dev.Index == dev.Index))
+	if !e.about(ops, g.op) {
+		return false
+	}
+	if borrowed {
+		return e.name == ReferenceProviderName && e.on(dev) || g.is(e.name) && e.on(tensor.Device{})
+	}
+	return g.is(e.name) && e.on(dev)
 }
 
 // disabledBy returns the entry that disables g on dev, "" if none does.

@@ -15,22 +15,17 @@ type trace struct {
 
 // launch walks the chain for one call.
 func (c *chain) launch(q *Queue, args unsafe.Pointer) error {
-	if args == nil {
-		return fmt.Errorf("registry: %s: record: %w", c.slot.desc.Name, ErrNil)
-	}
-	if !c.hot.Load() {
-		c.announce()
-	}
-	if c.err != nil {
-		c.slot.noKernel.Add(1)
-		return c.err
+	if args == nil || !c.ready.Load() {
+		if err := c.unready(args); err != nil {
+			return err
+		}
 	}
 	h := (*Header)(args)
 	if h.Err != nil {
 		h.Err = nil
 	}
 	var tr trace
-	st := c.walk(q, 0, args, &tr)
+	st := c.walk(q, 0, h, &tr)
 	h.Status = st
 	if st.Code() == OK {
 		return nil
@@ -38,19 +33,40 @@ func (c *chain) launch(q *Queue, args unsafe.Pointer) error {
 	return c.failure(st, h, &tr)
 }
 
+// unready is the part of a launch that a chain in use skips.
+func (c *chain) unready(args unsafe.Pointer) error {
+	if args == nil {
+		return fmt.Errorf("registry: %s: record: %w", c.slot.desc.Name, ErrNil)
+	}
+	c.announce()
+	if c.err != nil {
+		c.slot.noKernel.Add(1)
+		return c.err
+	}
+	return nil
+}
+
 // walk tries the steps from index i on. It returns the status of the step that ended the walk; past the last step that
 // is the last decline.
-func (c *chain) walk(q *Queue, i int, args unsafe.Pointer, tr *trace) Status {
+func (c *chain) walk(q *Queue, i int, h *Header, tr *trace) Status {
 	st := Decline(ReasonOther)
 	for ; i < len(c.steps); i++ {
 		s := &c.steps[i]
-		st = s.run(q, args)
-		tr.at = i
+		k := q.cells.at(s.id)
+		if k == nil {
+			k = q.cells.add(s.id)
+		}
+		if uint16(s.guard)|uint16(h.Flags) == 0 {
+			st = s.call(q, k, k, h)
+		} else {
+			st = s.guarded(q, k, h)
+		}
 		if st.Code() == OK {
 			return st
 		}
 		r := st.Reason()
 		if st.Code() != Declined {
+			tr.at = i
 			if !c.fallOn || st&statusNothingEnqueued == 0 || i+1 == len(c.steps) {
 				return st
 			}
@@ -59,41 +75,38 @@ func (c *chain) walk(q *Queue, i int, args unsafe.Pointer, tr *trace) Status {
 		if i < len(tr.reasons) {
 			tr.reasons[i] = r
 		}
-		if bit := uint32(1) << (r & 31); s.seen.Load()&bit == 0 {
+		if s.seen.Load()>>(r&31)&1 == 0 {
 			c.fellBack(i, r)
 		}
 	}
 	return st
 }
 
-// run makes one call and counts its outcome.
-func (s *step) run(q *Queue, args unsafe.Pointer) Status {
-	k := q.cell(s.id)
-	if uint16(s.guard)|uint16((*Header)(args).Flags) != 0 {
-		return s.guarded(q, k, args)
-	}
-	return s.call(q, k, k, args)
-}
-
 // call runs the kernel; k counts it, and a change of mark's forwarded says that the kernel handed the call on by itself.
-func (s *step) call(q *Queue, k, mark *cell, args unsafe.Pointer) Status {
+func (s *step) call(q *Queue, k, mark *cell, h *Header) Status {
 	fwd := mark.forwarded.Load()
-	st := s.fn(q, args)
-	if st.Code() == OK && mark.forwarded.Load() == fwd {
-		k.executed.Add(1)
-		return st
+	st := s.fn(q, unsafe.Pointer(h))
+	if mark.forwarded.Load() == fwd {
+		if st.Code() == OK {
+			k.executed.Add(1)
+			return st
+		}
+		if r := st.Reason(); st.Code() == Declined && int(r) < NumReasons && r != ReasonForwarded {
+			k.declined[r].Add(1)
+			return st
+		}
 	}
-	return s.settle(q, k, mark, args, st, fwd)
+	return s.settle(q, k, mark, h, st, fwd)
 }
 
-// settle handles every outcome but a plain OK: growth, forwarding, decline, failure.
-func (s *step) settle(q *Queue, k, mark *cell, args unsafe.Pointer, st Status, fwd uint64) Status {
+// settle handles the rarer outcomes: growth, forwarding, failure, odd reasons.
+func (s *step) settle(q *Queue, k, mark *cell, h *Header, st Status, fwd uint64) Status {
 	if st.Code() == Grow {
 		if n := st.Payload(); n <= 0 {
 			st = Decline(ReasonWorkspace)
 		} else if _, err := q.Reserve(n, 64); err != nil {
 			st = Decline(ReasonWorkspace)
-		} else if st = s.fn(q, args); st.Code() == Grow {
+		} else if st = s.fn(q, unsafe.Pointer(h)); st.Code() == Grow {
 			st = Decline(ReasonWorkspace)
 		}
 	}
@@ -118,8 +131,7 @@ func (s *step) settle(q *Queue, k, mark *cell, args unsafe.Pointer, st Status, f
 }
 
 // guarded looks at everything that may stand between a step and its call.
-func (s *step) guarded(q *Queue, k *cell, args unsafe.Pointer) Status {
-	h := (*Header)(args)
+func (s *step) guarded(q *Queue, k *cell, h *Header) Status {
 	if r := s.refuses(q, h); r != ReasonNone {
 		k.declined[r].Add(1)
 		return Decline(r)
@@ -140,7 +152,7 @@ func (s *step) guarded(q *Queue, k *cell, args unsafe.Pointer) Status {
 	if s.mark != s.id {
 		mark = q.cell(s.mark)
 	}
-	st := s.call(q, k, mark, args)
+	st := s.call(q, k, mark, h)
 	if s.guard&guardBorrowed != 0 && st.Code() == OK {
 		s.k.slot.referenceUsed(s)
 	}
@@ -218,7 +230,7 @@ func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Statu
 		return h.Fail(c.err)
 	}
 	var tr trace
-	h.Status = c.walk(q, from(c), args, &tr)
+	h.Status = c.walk(q, from(c), h, &tr)
 	return h.Status
 }
 

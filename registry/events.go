@@ -124,34 +124,42 @@ type fallback struct {
 // announce does what the first use of a freshly compiled chain brings with it: the event of what it selects, and its
 // text where OPMUX_EXPLAIN asks for it. While call statistics are on it also counts every use.
 func (c *chain) announce() {
-	sl, r := c.slot, c.slot.r
-	if c.err == nil && r.callStats.Load() {
-		sl.selections.Add(1)
+	r := c.slot.r
+	if !c.announced.Load() && c.announced.CompareAndSwap(false, true) {
+		c.tell()
+		r.explainOnce(c)
 	}
-	if c.announced.Load() || !c.announced.CompareAndSwap(false, true) {
+	if c.err != nil {
 		return
 	}
+	if r.callStats.Load() {
+		c.slot.selections.Add(1)
+		return
+	}
+	c.ready.Store(true)
+	if r.callStats.Load() { // switched on meanwhile
+		c.ready.Store(false)
+	}
+}
+
+// tell sends the event of what a chain selects, where that is news.
+func (c *chain) tell() {
+	sl := c.slot
 	e := Event{Kind: EventNoProvider, Op: sl.op, OpName: sl.desc.Name, Device: sl.dev}
-	var last *string
 	if c.err != nil {
 		e.Detail = c.err.Error()
-	} else {
-		head := c.steps[0].k
-		name := head.provider()
-		last = sl.last.Swap(&name)
-		e.Kind, e.Kernel, e.Provider, e.Priority = EventSelected, head.g.p.Kernel, name, head.priority()
-		e.Detail = fmt.Sprintf("%d registered, %d usable", len(c.all), len(c.steps))
-		if last != nil {
-			e.Kind, e.Detail = EventChanged, e.Detail+", was "+*last
-		}
+		sl.r.emit(e)
+		return
+	}
+	head := c.steps[0].k
+	e.Kind, e.Kernel, e.Provider, e.Priority = EventSelected, head.g.p.Kernel, head.provider(), head.priority()
+	e.Detail = fmt.Sprintf("%d registered, %d usable", len(c.all), len(c.steps))
+	last := sl.last.Swap(&e.Provider)
+	if last != nil {
+		e.Kind, e.Detail = EventChanged, e.Detail+", was "+*last
 	}
 	if last == nil || *last != e.Provider {
-		r.emit(e)
-	}
-	r.explainOnce(c)
-	c.hot.Store(true)
-	if r.callStats.Load() {
-		c.hot.Store(false)
+		sl.r.emit(e)
 	}
 }
 

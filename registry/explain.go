@@ -145,9 +145,6 @@ func (r *Registry) Snapshot() Snapshot {
 	totals := r.cells.totals()
 	s := Snapshot{Generation: t.gen, Warnings: t.warnings}
 	for _, d := range t.devs {
-		if d == nil {
-			continue
-		}
 		for _, c := range d.ops {
 			if c != nil && (len(c.all) > 0 || len(c.steps) > 0 || c.slot.noKernel.Load() > 0) {
 				s.Ops = append(s.Ops, r.explainWith(c, t, totals))

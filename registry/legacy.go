@@ -26,8 +26,8 @@ func RegisterTypedOpIn[R any](r *Registry, op Op, kind tensor.Kind, fn func(*Que
 // ErrUnknownDevice, *NoProviderError (built at compile time).
 func (r *Registry) GetOp(op Op, dev tensor.Device) (Launcher, error) {
 	t := r.cur.Load()
-	if c := t.chain(op, dev); c != nil && c.hot.Load() && c.err == nil {
-		return c.slot.entry, nil
+	if c := t.chain(op, dev); c != nil && c.ready.Load() {
+		return c.entry, nil
 	}
 	return r.getOp(op, dev)
 }
@@ -165,19 +165,16 @@ func (r *Registry) ResetOpProviderStats(op Op, dev tensor.Device) {
 		c.steps[i].seen.Store(0)
 	}
 	c.announced.Store(false)
-	c.hot.Store(false)
+	c.ready.Store(false)
 }
 
 // EnableOpProviderCallStats switches the counting of Selections; every other counter is always on.
 func (r *Registry) EnableOpProviderCallStats(on bool) {
 	r.callStats.Store(on)
 	for _, d := range r.cur.Load().devs {
-		if d == nil {
-			continue
-		}
 		for _, c := range d.ops {
 			if c != nil && on {
-				c.hot.Store(false)
+				c.ready.Store(false)
 			}
 		}
 	}

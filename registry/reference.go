@@ -103,7 +103,7 @@ func (r *Registry) RegisterReferenceTier(dev tensor.Device) int {
 		return 0
 	}
 	n := 0
-	for _, c := range r.cur.Load().row(dev).ops {
+	for _, c := range r.cur.Load().devs[deviceNumber(dev)].ops {
 		if c != nil && len(c.steps) > 0 && !c.native() {
 			n++
 		}

@@ -140,6 +140,7 @@ func (s *state) seal() {
 		return
 	}
 	s.sealed, s.dirtyAll = true, true
+	s.r.want++
 	if s.r.loadOptions != nil {
 		o, warnings := s.r.loadOptions()
 		s.opts = o
@@ -329,9 +330,6 @@ func (s *state) addDevice(dev tensor.Device) {
 func (r *Registry) ensureDevice(dev tensor.Device) error {
 	if err := checkDevice(dev); err != nil {
 		return err
-	}
-	if r.cur.Load().row(dev) != nil {
-		return nil
 	}
 	return r.mutate(func(s *state) error {
 		if _, ok := s.caps[dev]; ok {

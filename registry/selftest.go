@@ -107,12 +107,11 @@ func (r *Registry) Warm(ctx context.Context, dev device.Device) error {
 	if err != nil {
 		return err
 	}
-	row := t.row(dev.ID())
-	if row == nil {
+	if q.dn < 0 {
 		return fmt.Errorf("registry: %v: %w", dev.ID(), ErrUnknownDevice)
 	}
 	var errs []error
-	for _, c := range row.ops {
+	for _, c := range t.devs[q.dn].ops {
 		if c == nil {
 			continue
 		}

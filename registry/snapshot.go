@@ -10,7 +10,7 @@ import (
 // table is one immutable snapshot. The chains' announcement flags are the only words in it that change.
 type table struct {
 	gen      uint64
-	devs     []*devTable // by deviceNumber, nil in holes
+	devs     []devTable // by deviceNumber
 	ops      opSet
 	caps     map[tensor.Device]capsAt
 	opts     Options
@@ -27,24 +27,18 @@ func deviceNumber(d tensor.Device) int { return int(d.Kind) + tensor.NumKinds*in
 
 // chain returns the chain of op on dev, or nil.
 func (t *table) chain(op Op, dev tensor.Device) *chain {
-	if !dev.Kind.Valid() || dev.Index < 0 || dev.Index > maxIndex {
+	if !dev.Kind.Valid() {
 		return nil
 	}
 	return t.at(deviceNumber(dev), op)
 }
 
+// at returns the chain of op on the device of that number, or nil.
 func (t *table) at(dn int, op Op) *chain {
 	if uint(dn) < uint(len(t.devs)) {
-		if d := t.devs[dn]; d != nil && int(op) < len(d.ops) {
-			return d.ops[op]
+		if ops := t.devs[dn].ops; int(op) < len(ops) {
+			return ops[op]
 		}
-	}
-	return nil
-}
-
-func (t *table) row(dev tensor.Device) *devTable {
-	if n := deviceNumber(dev); n < len(t.devs) {
-		return t.devs[n]
 	}
 	return nil
 }
@@ -69,15 +63,13 @@ func (r *Registry) publish() {
 	for ref := range s.dirty {
 		dn := deviceNumber(ref.dev)
 		for len(t.devs) <= dn {
-			t.devs = append(t.devs, nil)
+			t.devs = append(t.devs, devTable{})
 		}
 		if !fresh[dn] {
 			fresh[dn] = true
 			ops := make([]*chain, len(s.ops.byID))
-			if t.devs[dn] != nil {
-				copy(ops, t.devs[dn].ops)
-			}
-			t.devs[dn] = &devTable{ops: ops}
+			copy(ops, t.devs[dn].ops)
+			t.devs[dn].ops = ops
 		}
 		t.devs[dn].ops[ref.op] = s.compile(ref)
 	}

@@ -1,0 +1,137 @@
+package registry
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/opmux/opmux/tensor"
+	"github.com/stretchr/testify/require"
+)
+
+// The bars: GetOp at most 3x Bare; BoundLaunch at most 25 ns; Declines/n at most 15 ns a step; TwoQueues (two
+// goroutines, GOMAXPROCS >= 2) at least 1.7x the launches a second of one.
+
+var (
+	sinkLauncher Launcher
+	sinkErr      error
+)
+
+// BenchmarkBare is the floor of a lookup: one atomic load and two indexes.
+func BenchmarkBare(b *testing.B) {
+	type row struct{ ops []Launcher }
+	type bare struct{ devs []row }
+	var cur atomic.Pointer[bare]
+	t := &bare{devs: make([]row, 8)}
+	for i := range t.devs {
+		t.devs[i].ops = make([]Launcher, 1100)
+	}
+	cur.Store(t)
+	dev, op := 3, Op(1024)
+	for b.Loop() {
+		sinkLauncher = cur.Load().devs[dev].ops[op]
+	}
+}
+
+func BenchmarkGetOp(b *testing.B) {
+	r, op := probe(b, Options{})
+	native(b, r, op, tensor.CUDA)
+	_, err := r.GetOp(op, cuda0)
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		sinkLauncher, sinkErr = r.GetOp(op, cuda0)
+	}
+	require.NoError(b, sinkErr)
+}
+
+func BenchmarkLaunch(b *testing.B) {
+	r, op := probe(b, Options{})
+	add(b, r, op, tensor.CPU, OpProvider{Name: "k", Fn: nop})
+	q := r.NewQueue(nil)
+	a := &probeArgs{}
+	b.ReportAllocs()
+	for b.Loop() {
+		sinkErr = q.Launch(op, unsafe.Pointer(a))
+	}
+	require.NoError(b, sinkErr)
+}
+
+func nop(*Queue, unsafe.Pointer) Status { return 0 }
+
+func BenchmarkBoundLaunch(b *testing.B) {
+	r, op := probe(b, Options{})
+	add(b, r, op, tensor.CPU, OpProvider{Name: "k", Fn: nop})
+	bound, err := r.NewQueue(nil).Bind(op)
+	require.NoError(b, err)
+	a := &probeArgs{}
+	b.ReportAllocs()
+	for b.Loop() {
+		sinkErr = bound.Launch(unsafe.Pointer(a))
+	}
+	require.NoError(b, sinkErr)
+}
+
+func BenchmarkDeclines(b *testing.B) {
+	for _, n := range []int{0, 1, 2, 4, 8} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			r, op := probe(b, Options{})
+			for i := range n {
+				add(b, r, op, tensor.CPU, OpProvider{Name: fmt.Sprint("d", i), Priority: int32(n - i), Fn: declines(ReasonShape)})
+			}
+			add(b, r, op, tensor.CPU, OpProvider{Name: "k", Fn: nop})
+			bound, err := r.NewQueue(nil).Bind(op)
+			require.NoError(b, err)
+			a := &probeArgs{}
+			b.ReportAllocs()
+			for b.Loop() {
+				sinkErr = bound.Launch(unsafe.Pointer(a))
+			}
+			require.NoError(b, sinkErr)
+		})
+	}
+}
+
+// BenchmarkTwoQueues launches from GOMAXPROCS goroutines with a queue each; compare -cpu 1,2.
+func BenchmarkTwoQueues(b *testing.B) {
+	r, op := probe(b, Options{})
+	add(b, r, op, tensor.CPU, OpProvider{Name: "k", Fn: nop})
+	b.RunParallel(func(pb *testing.PB) {
+		q := r.NewQueue(nil)
+		bound, _ := q.Bind(op)
+		a := &probeArgs{}
+		for pb.Next() {
+			if bound.Launch(unsafe.Pointer(a)) != nil {
+				b.Fail()
+			}
+		}
+	})
+}
+
+func BenchmarkCompile(b *testing.B) {
+	r := New(Options{})
+	for i := range 79 {
+		op := define(b, r, fmt.Sprint("op", i))
+		for k := range tensor.NumKinds {
+			for p := range 4 {
+				add(b, r, op, tensor.Kind(k), OpProvider{Name: fmt.Sprint("p", p), Priority: int32(p)})
+			}
+		}
+	}
+	require.NoError(b, r.Seal())
+	b.Run("toggle", func(b *testing.B) {
+		for b.Loop() {
+			restore, err := r.Disable("p3")
+			require.NoError(b, err)
+			restore()
+		}
+	})
+	b.Run("one", func(b *testing.B) {
+		for b.Loop() {
+			restore, err := r.Disable("p3@op7@cuda")
+			require.NoError(b, err)
+			restore()
+		}
+	})
+}
