@@ -99,7 +99,7 @@ func gateAndUp(h *halves, a *ops.SiluAndMulArgs, i int, buf []float32) (gate, up
 const flat = 1024
 
 func refRelu(t *tier, q *registry.Queue, a *ops.ReluArgs) registry.Status {
-	return refMap(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
+	return mapFlat(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
 		a, buf := (*ops.ReluArgs)(j.args), own[float32](j, worker)
 		eachFlat(&a.Out, lo, hi, func(off, n int) {
 			out := target(buf, &a.Out, off, n)
@@ -115,7 +115,7 @@ func refRelu(t *tier, q *registry.Queue, a *ops.ReluArgs) registry.Status {
 }
 
 func refMulScalar(t *tier, q *registry.Queue, a *ops.MulScalarArgs) registry.Status {
-	return refMap(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
+	return mapFlat(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
 		a, buf := (*ops.MulScalarArgs)(j.args), own[float32](j, worker)
 		s := float32(a.Scalar)
 		eachFlat(&a.Out, lo, hi, func(off, n int) {
@@ -129,7 +129,7 @@ func refMulScalar(t *tier, q *registry.Queue, a *ops.MulScalarArgs) registry.Sta
 }
 
 func refAdd(t *tier, q *registry.Queue, a *ops.AddArgs) registry.Status {
-	return refMap(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
+	return mapFlat(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
 		a, buf := (*ops.AddArgs)(j.args), own[float32](j, worker)
 		row := a.B.Rank < a.A.Rank
 		d := int(a.A.Last())
@@ -147,8 +147,8 @@ func refAdd(t *tier, q *registry.Queue, a *ops.AddArgs) registry.Status {
 	})
 }
 
-// refMap runs f over a flat output in pieces of flat elements; of each worker there is scratch for three pieces.
-func refMap(t *tier, q *registry.Queue, args unsafe.Pointer, h *registry.Header, out *tensor.Tensor, f part) registry.Status {
+// mapFlat runs f over a flat output in pieces of flat elements; of each worker there is scratch for three pieces.
+func mapFlat(t *tier, q *registry.Queue, args unsafe.Pointer, h *registry.Header, out *tensor.Tensor, f part) registry.Status {
 	j := begin(q, t, args)
 	defer j.end()
 	if err := j.layout(0, 3*4*flat); err != nil {

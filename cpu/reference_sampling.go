@@ -123,7 +123,7 @@ func refApplyTopKTopP(t *tier, q *registry.Queue, a *ops.ApplyTopKTopPArgs) regi
 			border := 1 - elems[float32](&a.P, i, 1)[0]
 			for n := range v - 1 {
 				c += e[n] / sum
-				if c <= border {
+				if min(c, 1) <= border { // roundings must not carry a sum past 1
 					*at(n) = negInf
 				}
 			}
@@ -186,10 +186,9 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// exponential draws q from Exp(1) for a column.
-func exponential(key uint64, col int) float32 {
-	u := float64(mix(key+uint64(col))>>11+1) * (1 / 9007199254740993.0)
-	return float32(-math.Log(u))
+// uniform draws from (0, 1] for a column.
+func uniform(key uint64, col int) float64 {
+	return float64(mix(key+uint64(col))>>11+1) * (1 / 9007199254740993.0)
 }
 
 func refRandomSample(t *tier, q *registry.Queue, a *ops.RandomSampleArgs) registry.Status {
@@ -199,7 +198,7 @@ func refRandomSample(t *tier, q *registry.Queue, a *ops.RandomSampleArgs) regist
 			key := mix(uint64(elems[int64](&a.Seeds, i, 1)[0]) + 0x9E3779B97F4A7C15*uint64(i))
 			best, token := negInf, 0
 			for c, p := range row[float32](&a.Probs, i) {
-				if score := p / exponential(key, c); score > best {
+				if score := p / float32(-math.Log(uniform(key, c))); score > best {
 					best, token = score, c
 				}
 			}

@@ -18,6 +18,9 @@ func init() {
 // imported. A tier that the CPU lacks stays out of the chains, and Explain says which feature is missing.
 func Register(r *registry.Registry) error {
 	reg := registrar{r: r}
+	for _, t := range tiers() {
+		reg.fast(t)
+	}
 	reg.reference()
 	return reg.err
 }
@@ -35,6 +38,36 @@ func add[R any](g *registrar, t *tier, o *ops.Op[R], f func(t *tier, q *registry
 		Fn:         func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) },
 	})
 	g.err = errors.Join(g.err, err)
+}
+
+// fast registers the drivers over one simd.Set. What they do not have, the reference does.
+func (g *registrar) fast(t *tier) {
+	rows := registry.Traits{BatchInvariant: true}
+	exact := registry.Traits{BatchInvariant: true, BitExact: true}
+	add(g, t, ops.Matmul, matmul, rows)
+	add(g, t, ops.MatmulBT, matmulBT, rows)
+	add(g, t, ops.MatmulBTQuant, matmulBTQuant, rows)
+	add(g, t, ops.RMSNorm, rmsNorm, rows)
+	add(g, t, ops.SiluAndMul, siluAndMul, rows)
+	add(g, t, ops.Relu, relu, exact)
+	add(g, t, ops.Add, addRows, exact)
+	add(g, t, ops.MulScalar, mulScalar, exact)
+	add(g, t, ops.QKVSplit, qkvSplit, exact)
+	add(g, t, ops.Softmax, softmax, rows)
+	add(g, t, ops.Embedding, embedding, exact)
+	add(g, t, ops.RopeNeox, ropeNeox, exact)
+	add(g, t, ops.RopeCosSinCache, ropeCosSinCache, exact)
+	add(g, t, ops.RopeFromCache, ropeFromCache, exact)
+	add(g, t, ops.Attention, attention, rows)
+	add(g, t, ops.PagedAttention, pagedAttention, rows)
+	add(g, t, ops.ReshapeAndCache, reshapeAndCache, exact)
+	add(g, t, ops.ApplyTemperature, applyTemperature, exact)
+	add(g, t, ops.GreedyArgmax, greedyArgmax, exact)
+	add(g, t, ops.ApplyTopKTopP, applyTopKTopP, rows)
+	add(g, t, ops.ComputeProbs, computeProbs, rows)
+	add(g, t, ops.ComputeLogprobs, computeLogprobs, rows)
+	add(g, t, ops.RandomSample, randomSample, exact)
+	add(g, t, ops.ApplyMinP, applyMinP, rows)
 }
 
 // reference registers the oracle.

@@ -1,0 +1,444 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/opmux/opmux/cpu/internal/simd"
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// Attention of the tiers, dense and paged.
+//
+// The work is cut into tiles: neighbouring query tokens of one request, with the query heads that share one key head. A
+// tile goes over its keys in splits whose places are fixed. For each split it computes the logits, their largest m, the
+// sum l of exp(logit-m) and o, the values weighted with those; the splits are merged in ascending order. So what comes out
+// for a token and a head depends on the keys that it sees and on nothing else: not on the tile, the batch or the threads,
+// nor on whether splits were computed one after another or, where there are few tiles, side by side.
+
+const (
+	splitKeys = 512 // keys of a split
+	tileRows  = 64  // pairs of token and head in a tile, about
+	tileMost  = 16  // tokens of a tile
+)
+
+// tile is the tokens t0 <= t < t1 of request r.
+type tile struct{ r, t0, t1 int32 }
+
+// attend is a call of either op. Chunks make their own from the record.
+type attend struct {
+	*tier
+	query, out, mask, sinks *tensor.Tensor
+	key, value              *tensor.Tensor
+	paged                   *ops.PagedAttentionArgs // nil for dense attention
+	kv                      *simd.Attention         // kernels for the dtype of keys and values
+	k, v                    heads
+	scale, softCap          float32
+	causal, windowed        bool
+	left, right             int32
+	heads, group            int // key heads, query heads of each
+	d, dv                   int
+	tokens                  int // of a tile, at most
+}
+
+// heads says where the rows of one operand lie, in elements.
+type heads struct{ row, page, perPage, d int }
+
+func attendOf(t *tier, args unsafe.Pointer, paged bool) (a attend) {
+	if paged {
+		r := (*ops.PagedAttentionArgs)(args)
+		k, v := cacheOf(&r.KCache), cacheOf(&r.VCache)
+		a = attend{query: &r.Query, out: &r.Out, mask: &tensor.Tensor{}, sinks: &r.Sinks, key: &r.KCache, value: &r.VCache, paged: r,
+			k: heads{k.row, k.page, k.rows, k.d}, v: heads{v.row, v.page, v.rows, v.d}, heads: k.heads,
+			scale: r.Scale, softCap: r.LogitsSoftCap, causal: r.Causal, windowed: r.Windowed, left: r.WindowLeft, right: r.WindowRight}
+	} else {
+		r := (*ops.AttentionArgs)(args)
+		h, d, dv := int(r.Key.Shape[1]), int(r.Key.Shape[2]), int(r.Value.Shape[2])
+		a = attend{query: &r.Query, out: &r.Out, mask: &r.Mask, sinks: &r.Sinks, key: &r.Key, value: &r.Value,
+			k: heads{h * d, 0, math.MaxInt, d}, v: heads{h * dv, 0, math.MaxInt, dv}, heads: h,
+			scale: r.Scale, softCap: r.LogitsSoftCap, causal: r.Causal, windowed: r.Windowed, left: r.WindowLeft, right: r.WindowRight}
+	}
+	a.tier, a.kv = t, t.products(a.key.DType)
+	a.group, a.d, a.dv = int(a.query.Shape[1])/a.heads, a.k.d, a.v.d
+	a.tokens = min(max(tileRows/a.group, 1), tileMost)
+	return a
+}
+
+func attention(t *tier, q *registry.Queue, r *ops.AttentionArgs) registry.Status {
+	j := begin(q, t, unsafe.Pointer(r))
+	defer j.end()
+	a := attendOf(t, j.args, false)
+	tq, tk := int(r.Query.Shape[0]), int(r.Key.Shape[0])
+	if err := a.run(j, (tq+a.tokens-1)/a.tokens, tk); err != nil {
+		return r.Fail(err)
+	}
+	return 0
+}
+
+func pagedAttention(t *tier, q *registry.Queue, r *ops.PagedAttentionArgs) registry.Status {
+	if !r.KCache.DType.IsFloat() {
+		return registry.Decline(registry.ReasonDType)
+	}
+	if err := checkPages(r); err != nil {
+		return r.Fail(err)
+	}
+	j := begin(q, t, unsafe.Pointer(r))
+	defer j.end()
+	a := attendOf(t, j.args, true)
+	tiles, keys := 0, 0
+	n := int(r.SeqLens.Shape[0])
+	starts := elems[int32](&r.QueryStartLoc, 0, n+1)
+	for i, l := range elems[int32](&r.SeqLens, 0, n) {
+		if queries := int(starts[i+1] - starts[i]); queries > 0 {
+			tiles += (queries + a.tokens - 1) / a.tokens
+			keys = max(keys, int(l))
+		}
+	}
+	if err := a.run(j, tiles, keys); err != nil {
+		return r.Fail(err)
+	}
+	return 0
+}
+
+// tileList fills list with the tiles of the call.
+func (a *attend) tileList(list []tile) {
+	n := 0
+	cut := func(r, from, to int) {
+		for t := from; t < to; t += a.tokens {
+			list[n] = tile{int32(r), int32(t), int32(min(t+a.tokens, to))}
+			n++
+		}
+	}
+	if a.paged == nil {
+		cut(0, 0, int(a.query.Shape[0]))
+		return
+	}
+	starts := elems[int32](&a.paged.QueryStartLoc, 0, int(a.paged.SeqLens.Shape[0])+1)
+	for r := range len(starts) - 1 {
+		cut(r, int(starts[r]), int(starts[r+1]))
+	}
+}
+
+// Places in job.n.
+const (
+	nPaged = iota
+	nTiles
+	nSplits
+)
+
+// run computes all tiles; keys is the length of the longest request.
+func (a *attend) run(j *job, tiles, keys int) error {
+	if tiles == 0 {
+		return nil
+	}
+	rows, splits := a.tokens*a.group, max((keys+splitKeys-1)/splitKeys, 1)
+	threads := j.pool.Threads()
+	apart := threads > 1 && splits > 1 && tiles*a.heads < 4*threads
+	parts := 0
+	if apart {
+		parts = tiles * a.heads * splits * a.partLen()
+	}
+	local := rows*(a.d+splitKeys+4) + 2*a.partLen() + splitKeys + a.dv
+	listLen := (tiles*int(unsafe.Sizeof(tile{})) + 63) &^ 63
+	if err := j.layout(listLen+4*parts, 4*local); err != nil {
+		return err
+	}
+	j.n[nPaged], j.n[nTiles], j.n[nSplits] = 0, tiles, splits
+	if a.paged != nil {
+		j.n[nPaged] = 1
+	}
+	a.tileList(common[tile](j)[:tiles])
+	cost := float64(rows) * float64(min(keys, splitKeys*splits)*(a.d+a.dv)) / 40
+	if !apart {
+		j.each(tiles*a.heads, cost, tileChunk)
+		return nil
+	}
+	j.each(tiles*a.heads*splits, cost/float64(splits), splitChunk)
+	j.each(tiles*a.heads, float64(splits*rows*a.dv)/8, mergeChunk)
+	return nil
+}
+
+// partial is the outcome of one split, or of several merged, for the rows of a tile.
+type partial struct {
+	m, l []float32 // largest logit and sum of each row; a row without keys has l = 0 and m = -inf
+	o    []float32 // values, dv for each row
+}
+
+// partLen is the room of a partial, in floats.
+func (a *attend) partLen() int { return a.tokens * a.group * (a.dv + 2) }
+
+func (a *attend) partial(buf []float32) partial {
+	n := a.tokens * a.group
+	return partial{buf[:n], buf[n:][:n], buf[2*n:][:n*a.dv]}
+}
+
+// workspace is what a worker needs for a tile.
+type workspace struct {
+	q      []float32 // scaled queries, d for each row
+	s      []float32 // logits, then weights, splitKeys for each row
+	lo, hi []int32   // of each token: the keys lo <= k < hi of the split
+	mask   []float32 // piece of a row of the mask
+	out    []float32 // row of the output
+	acc, p partial
+}
+
+func (a *attend) workspace(j *job, worker int) (w workspace) {
+	buf := own[float32](j, worker)
+	cut := func(n int) []float32 {
+		c := buf[:n:n]
+		buf = buf[n:]
+		return c
+	}
+	rows := a.tokens * a.group
+	w.q, w.s = cut(rows*a.d), cut(rows*splitKeys)
+	w.acc, w.p = a.partial(cut(a.partLen())), a.partial(cut(a.partLen()))
+	w.mask, w.out = cut(splitKeys), cut(a.dv)
+	w.lo, w.hi = asInts(cut(rows)), asInts(cut(rows))
+	return w
+}
+
+func asInts(f []float32) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(f))), len(f))
+}
+
+// tileAt returns item it of the list of tiles and heads. The last tiles come first: with a causal mask they see most keys.
+func (a *attend) tileAt(j *job, it int) (t tile, head int) {
+	n := j.n[nTiles]
+	return common[tile](j)[n-1-it/a.heads], it % a.heads
+}
+
+// tileChunk computes whole tiles.
+func tileChunk(j *job, lo, hi, worker int) {
+	a := attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	w := a.workspace(j, worker)
+	for it := lo; it < hi; it++ {
+		t, g := a.tileAt(j, it)
+		a.load(&w, t, g)
+		a.start(&w.acc, g)
+		for s := range j.n[nSplits] {
+			if a.split(&w, t, g, s) {
+				a.merge(&w.acc, &w.p)
+			}
+		}
+		a.finish(&w, t, g)
+	}
+}
+
+// splitChunk computes single splits into the shared scratch; mergeChunk puts them together.
+func splitChunk(j *job, lo, hi, worker int) {
+	a := attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	w := a.workspace(j, worker)
+	for it := lo; it < hi; it++ {
+		t, g := a.tileAt(j, it/j.n[nSplits])
+		w.p = a.stored(j, it)
+		a.load(&w, t, g)
+		a.split(&w, t, g, it%j.n[nSplits])
+	}
+}
+
+func mergeChunk(j *job, lo, hi, worker int) {
+	a := attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	w := a.workspace(j, worker)
+	for it := lo; it < hi; it++ {
+		t, g := a.tileAt(j, it)
+		a.start(&w.acc, g)
+		for s := range j.n[nSplits] {
+			p := a.stored(j, it*j.n[nSplits]+s)
+			a.merge(&w.acc, &p)
+		}
+		a.finish(&w, t, g)
+	}
+}
+
+// stored returns the partial of item i in the shared scratch.
+func (a *attend) stored(j *job, i int) partial {
+	list := (j.n[nTiles]*int(unsafe.Sizeof(tile{})) + 63) &^ 63
+	return a.partial(cast[float32](j.scratch[list:j.shared])[i*a.partLen():])
+}
+
+// load scales the queries of a tile.
+func (a *attend) load(w *workspace, t tile, g int) {
+	n := a.group * a.d // the heads of a group are neighbours
+	for i := range int(t.t1 - t.t0) {
+		at := ((int(t.t0)+i)*a.heads + g) * n
+		q := w.q[i*n:][:n]
+		a.set.MulScalar(q, a.halves.load(q, a.query, at, n), a.scale)
+	}
+}
+
+// start begins a merge: with nothing, or with the sinks, which are logits without values.
+func (a *attend) start(p *partial, g int) {
+	for r := range p.m {
+		p.m[r], p.l[r] = negInf, 0
+		if a.sinks.Present() {
+			if s := one(a.sinks, g*a.group+r%a.group); s > negInf {
+				p.m[r], p.l[r] = s, 1
+			}
+		}
+	}
+	clear(p.o)
+}
+
+// keys returns the keys lo <= k < hi that token t of request r sees.
+func (a *attend) keys(r, t int) (lo, hi int) {
+	n, p := int(a.key.Shape[0]), 0
+	if a.paged == nil {
+		p = n - int(a.query.Shape[0]) + t
+	} else {
+		n = int(elems[int32](&a.paged.SeqLens, r, 1)[0])
+		p = n - int(elems[int32](&a.paged.QueryStartLoc, r+1, 1)[0]) + t
+	}
+	lo, hi = span(p, n, a.causal, a.windowed, a.left, a.right)
+	return lo, hi + 1
+}
+
+// run returns rows of one head that lie at one distance: those from key k on, at most n.
+func (a *attend) rows(x *tensor.Tensor, h *heads, r, k, n, g int) simd.Rows {
+	at := k * h.row
+	if a.paged != nil {
+		in := k % h.perPage
+		at, n = block(a.paged, r, k/h.perPage)*h.page+in*h.row, min(n, h.perPage-in)
+	}
+	return simd.Rows{Data: unsafe.Add(x.Host, (at+g*h.d)*x.DType.Size()), Stride: h.row, N: n, D: h.d}
+}
+
+// split computes split s of a tile into w.p. It returns false, and a partial without keys, if no token sees any of it.
+func (a *attend) split(w *workspace, t tile, g, s int) bool {
+	k0, tokens, p := s*splitKeys, int(t.t1-t.t0), &w.p
+	rows := tokens * a.group
+	// All tokens see the keys c0 <= k < c1.
+	c0, c1, any := 0, math.MaxInt, false
+	for i := range tokens {
+		lo, hi := a.keys(int(t.r), int(t.t0)+i)
+		lo, hi = max(lo, k0), min(hi, k0+splitKeys)
+		hi = max(lo, hi)
+		w.lo[i], w.hi[i] = int32(lo), int32(hi)
+		c0, c1, any = max(c0, lo), min(c1, hi), any || lo < hi
+	}
+	for r := range rows {
+		p.m[r], p.l[r] = negInf, 0
+	}
+	if !any {
+		return false
+	}
+	if tokens == 1 || c0 >= c1 {
+		c0, c1 = math.MaxInt, math.MaxInt // nothing together
+	}
+	a.product(w, t, g, k0, c0, c1, false)
+	for r := range rows {
+		i := r / a.group
+		lo, hi := int(w.lo[i]), int(w.hi[i])
+		if lo < hi {
+			p.m[r], p.l[r] = a.weights(w, w.s[r*splitKeys:][lo-k0:hi-k0], g*a.group+r%a.group, int(t.t0)+i, lo)
+		}
+	}
+	clear(p.o[:rows*a.dv])
+	a.product(w, t, g, k0, c0, c1, true)
+	return true
+}
+
+// product computes the logits of a split, or mixes its values. The keys c0 <= k < c1 are taken for one head and all tokens
+// at once, those before and behind for one token and all heads.
+func (a *attend) product(w *workspace, t tile, g, k0, c0, c1 int, mix bool) {
+	for i := range int(t.t1 - t.t0) {
+		a.pieces(w, t, g, k0, int(w.lo[i]), min(int(w.hi[i]), c0), i*a.group, 1, a.group, mix)
+	}
+	if c1 == math.MaxInt {
+		return
+	}
+	for h := range a.group {
+		a.pieces(w, t, g, k0, c0, c1, h, a.group, int(t.t1-t.t0), mix)
+	}
+	for i := range int(t.t1 - t.t0) {
+		a.pieces(w, t, g, k0, c1, int(w.hi[i]), i*a.group, 1, a.group, mix)
+	}
+}
+
+// pieces works on the keys lo <= k < hi for n rows of the tile: first, first+step ..
+func (a *attend) pieces(w *workspace, t tile, g, k0, lo, hi, first, step, n int, mix bool) {
+	for k := lo; k < hi; {
+		s := w.s[first*splitKeys+k-k0:]
+		var rows simd.Rows
+		if mix {
+			rows = a.rows(a.value, &a.v, int(t.r), k, hi-k, g)
+			a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*splitKeys, n, rows)
+		} else {
+			rows = a.rows(a.key, &a.k, int(t.r), k, hi-k, g)
+			a.kv.Scores(s, step*splitKeys, w.q[first*a.d:], step*a.d, n, rows)
+		}
+		k += rows.N
+	}
+}
+
+// weights turns the logits of one row into weights, in place, and returns the largest logit and the sum of the weights.
+func (a *attend) weights(w *workspace, s []float32, head, token, lo int) (m, l float32) {
+	if a.softCap > 0 {
+		for e, v := range s {
+			s[e] = a.softCap * tanh32(v/a.softCap)
+		}
+	}
+	if a.mask.Present() {
+		a.set.Add(s, s, a.halves.load(w.mask, a.mask, maskAt(a.mask, head, token, lo), len(s)))
+	}
+	m = a.set.Max(s)
+	if m == negInf { // all hidden, or NaN
+		if !hasNaN(s) {
+			clear(s)
+			return negInf, 0
+		}
+		m = 0
+	}
+	return m, float32(a.set.ExpSum(s, s, m))
+}
+
+func hasNaN(s []float32) bool {
+	for _, v := range s {
+		if v != v {
+			return true
+		}
+	}
+	return false
+}
+
+// merge adds p to acc.
+func (a *attend) merge(acc, p *partial) {
+	for r, l := range p.l {
+		m := p.m[r]
+		if l == 0 && m == negInf {
+			continue
+		}
+		out, o := acc.o[r*a.dv:][:a.dv], p.o[r*a.dv:][:a.dv]
+		if acc.m[r] == negInf {
+			acc.m[r], acc.l[r] = m, l
+			copy(out, o)
+			continue
+		}
+		top := max(acc.m[r], m)
+		fa, fp := exp32(acc.m[r]-top), exp32(m-top)
+		a.set.MulScalar(out, out, fa)
+		a.set.MulScalar(o, o, fp)
+		a.set.Add(out, out, o)
+		acc.m[r], acc.l[r] = top, float32(acc.l[r]*fa)+float32(l*fp)
+	}
+}
+
+// finish writes the rows of a tile. A row that sees no key is zero in dense attention and left alone in paged attention.
+func (a *attend) finish(w *workspace, t tile, g int) {
+	for i := range int(t.t1 - t.t0) {
+		if lo, hi := a.keys(int(t.r), int(t.t0)+i); a.paged != nil && lo >= hi {
+			continue
+		}
+		for h := range a.group {
+			r, at := i*a.group+h, (((int(t.t0)+i)*a.heads+g)*a.group+h)*a.dv
+			out := target(w.out, a.out, at, a.dv)
+			if l := w.acc.l[r]; l == 0 {
+				clear(out)
+			} else {
+				a.set.MulScalar(out, w.acc.o[r*a.dv:][:a.dv], 1/l)
+			}
+			a.store(a.out, at, out)
+		}
+	}
+}

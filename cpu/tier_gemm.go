@@ -1,0 +1,242 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"github.com/opmux/opmux/cpu/internal/simd"
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// Rough rates of the gemm kernels, for the size of chunks: bytes of weights and multiply-adds in a nanosecond.
+const (
+	streamRate = 12
+	mulRate    = 150
+)
+
+// panelCost estimates the nanoseconds of one panel of 16 rows against m rows of activations.
+func panelCost(w *weight, m int) float64 {
+	return max(float64(simd.Lanes*w.row)/streamRate, float64(m)*float64(w.k)*simd.Lanes/mulRate)
+}
+
+// matmulBTQuant multiplies Q4_0 and Q8_0 weights. In the Lane16 layout they are read as they are; plain rows are
+// interleaved a panel at a time, for each call anew.
+func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registry.Status {
+	f, ok := lanes(a.B.DType)
+	if !ok {
+		return registry.Decline(registry.ReasonDType)
+	}
+	w, _ := weightOf(&a.B)
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	m := int(a.Out.Shape[0])
+	// All see the packed activations. A worker has a row of activations, then a panel and the outputs of its columns.
+	local := 4*w.k + 64
+	step := panelsAtOnce
+	if !w.lane16 {
+		local = max(local, simd.Lanes*w.row+64)
+		step = 1
+	}
+	if a.Out.DType != tensor.F32 {
+		local += 4 * m * simd.Lanes * step
+	}
+	if err := j.layout(simd.QuantizedSize(m, w.k), local); err != nil {
+		return a.Fail(err)
+	}
+	j.n[0] = int(f)
+	j.each(m, float64(w.k)/4, quantizeRows)
+	j.each(simd.Panels(w.n), panelCost(&w, m), mulPanels)
+	return 0
+}
+
+// panelsAtOnce is how many panels one call of a product takes at most when its outputs are not f32 and pass through
+// scratch memory.
+const panelsAtOnce = 4
+
+// quantizeRows packs rows of activations.
+func quantizeRows(j *job, lo, hi, worker int) {
+	a := (*ops.MatmulBTQuantArgs)(j.args)
+	f, k, stride := simd.Format(j.n[0]), int(a.A.Shape[1]), rowStride(&a.A)
+	xq := j.scratch[:j.shared]
+	if k == 0 {
+		return
+	}
+	if a.A.DType == tensor.F32 {
+		j.tier.set.QuantizeRows(f, xq, elems[float32](&a.A, 0, (hi-1)*stride+k), stride, lo, hi, k)
+		return
+	}
+	buf := own[float32](j, worker)
+	for i := lo; i < hi; i++ {
+		x := j.tier.load(buf, &a.A, i*stride, k)
+		j.tier.set.QuantizeRows(f, xq[i*simd.QuantizedStride(k):], x, k, 0, 1, k)
+	}
+}
+
+// mulPanels multiplies panels lo to hi of the weight with all rows.
+func mulPanels(j *job, lo, hi, worker int) {
+	a := (*ops.MatmulBTQuantArgs)(j.args)
+	f, xq, local := simd.Format(j.n[0]), j.scratch[:j.shared], own[byte](j, worker)
+	w, _ := weightOf(&a.B)
+	m := int(a.Out.Shape[0])
+	if w.lane16 && a.Out.DType == tensor.F32 {
+		j.tier.set.MulQ(f, elems[float32](&a.Out, 0, m*w.n), w.n, xq, w.data, m, w.n, w.k, lo, hi)
+		return
+	}
+	step := panelsAtOnce
+	var panel []byte
+	if !w.lane16 {
+		size := simd.Lanes * w.row
+		step, panel, local = 1, local[:size], local[(size+63)&^63:]
+	}
+	for p := lo; p < hi; p += step {
+		c0, c1 := p*simd.Lanes, min(min(p+step, hi)*simd.Lanes, w.n)
+		cols := c1 - c0
+		c, ldc := cast[float32](local), cols
+		if a.Out.DType == tensor.F32 {
+			c, ldc = elems[float32](&a.Out, c0, m*w.n-c0), w.n
+		}
+		if panel != nil {
+			f.PackPanel(panel, w.data[c0*w.row:c1*w.row], cols, w.k)
+			j.tier.set.MulQ(f, c, ldc, xq, panel, m, cols, w.k, 0, 1)
+		} else {
+			// Columns c0.. of a matrix whose first column is scratch: c stands where column c0 is.
+			size := simd.Lanes * w.row
+			j.tier.set.MulQ(f, c, ldc, xq, w.data[p*size:], m, cols, w.k, 0, step)
+		}
+		if a.Out.DType != tensor.F32 {
+			for i := range m {
+				j.tier.store(&a.Out, i*w.n+c0, c[i*ldc:][:cols])
+			}
+		}
+	}
+}
+
+// matmulBT multiplies f32, f16 and bf16 weights. Lane16 weights go through the panel kernels; plain rows are taken four
+// activations at a time by the kernels that attention has for the rows of a cache.
+func matmulBT(t *tier, q *registry.Queue, a *ops.MatmulBTArgs) registry.Status {
+	w, ok := weightOf(&a.B)
+	if !ok {
+		return registry.Decline(registry.ReasonLayout)
+	}
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	m := int(a.Out.Shape[0])
+	local := 4
+	if a.Out.DType != tensor.F32 || !w.lane16 {
+		local = 4 * m * simd.Lanes * panelsAtOnce
+	}
+	if err := j.layout(wideBytes(&a.A), local); err != nil {
+		return a.Fail(err)
+	}
+	if a.A.DType != tensor.F32 {
+		j.each(m, float64(w.k)/8, func(j *job, lo, hi, _ int) {
+			x := &(*ops.MatmulBTArgs)(j.args).A
+			k := int(x.Shape[1])
+			for i := lo; i < hi; i++ {
+				j.tier.load(common[float32](j)[i*k:], x, i*rowStride(x), k)
+			}
+		})
+	}
+	j.each((simd.Panels(w.n)+panelsAtOnce-1)/panelsAtOnce, panelsAtOnce*4*panelCost(&w, m), mulRows)
+	return 0
+}
+
+// mulRows multiplies groups lo to hi of panelsAtOnce panels, or of as many plain rows, with all rows of activations.
+func mulRows(j *job, lo, hi, worker int) {
+	a := (*ops.MatmulBTArgs)(j.args)
+	w, _ := weightOf(&a.B)
+	m, x := int(a.Out.Shape[0]), wideOf(&a.A, common[float32](j))
+	f, _ := lanes(w.dtype)
+	if w.lane16 && a.Out.DType == tensor.F32 {
+		j.tier.set.MulF(f, elems[float32](&a.Out, 0, m*w.n), w.n, x.data, x.stride, w.data, m, w.n, w.k, lo*panelsAtOnce, hi*panelsAtOnce)
+		return
+	}
+	const group = panelsAtOnce * simd.Lanes
+	for g := lo; g < hi; g++ {
+		c0, c1 := g*group, min((g+1)*group, w.n)
+		cols := c1 - c0
+		c, ldc := own[float32](j, worker), cols
+		if a.Out.DType == tensor.F32 {
+			c, ldc = elems[float32](&a.Out, c0, m*w.n-c0), w.n
+		}
+		switch {
+		case w.lane16:
+			j.tier.set.MulF(f, c, ldc, x.data, x.stride, w.data[c0*w.row:], m, cols, w.k, 0, panelsAtOnce)
+		case w.k == 0:
+			for i := range m {
+				clear(c[i*ldc:][:cols])
+			}
+		default:
+			rows := simd.Rows{Data: unsafe.Pointer(&w.data[c0*w.row]), Stride: w.k, N: cols, D: w.k}
+			j.tier.products(w.dtype).Scores(c, ldc, x.data, x.stride, m, rows)
+		}
+		if a.Out.DType != tensor.F32 {
+			for i := range m {
+				j.tier.store(&a.Out, i*w.n+c0, c[i*ldc:][:cols])
+			}
+		}
+	}
+}
+
+// products returns the kernels for rows of a dtype.
+func (t *tier) products(d tensor.DType) *simd.Attention {
+	switch d {
+	case tensor.F16:
+		return &t.set.AttentionF16
+	case tensor.BF16:
+		return &t.set.AttentionBF16
+	}
+	return &t.set.AttentionF32
+}
+
+// matmulColumns is how many columns of a plain product one chunk computes.
+const matmulColumns = 256
+
+// matmul adds up rows of b, weighted with the elements of a.
+func matmul(t *tier, q *registry.Queue, a *ops.MatmulArgs) registry.Status {
+	j := begin(q, t, unsafe.Pointer(a))
+	defer j.end()
+	m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
+	if err := j.layout(wideBytes(&a.A), 4*matmulRows*matmulColumns); err != nil {
+		return a.Fail(err)
+	}
+	j.each(m, float64(k)/8, func(j *job, lo, hi, _ int) {
+		x := &(*ops.MatmulArgs)(j.args).A
+		k := int(x.Shape[1])
+		for i := lo; i < hi && x.DType != tensor.F32; i++ {
+			j.tier.load(common[float32](j)[i*k:], x, i*k, k)
+		}
+	})
+	blocks := (n + matmulColumns - 1) / matmulColumns
+	j.n[0] = blocks
+	j.each((m+matmulRows-1)/matmulRows*blocks, float64(min(m, matmulRows)*k*matmulColumns)/30, func(j *job, lo, hi, worker int) {
+		a := (*ops.MatmulArgs)(j.args)
+		m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
+		x := wideOf(&a.A, common[float32](j))
+		for it := lo; it < hi; it++ {
+			c0, i0 := it%j.n[0]*matmulColumns, it/j.n[0]*matmulRows
+			cols, rows := min(matmulColumns, n-c0), min(matmulRows, m-i0)
+			c, ldc := own[float32](j, worker), cols
+			if a.Out.DType == tensor.F32 {
+				c, ldc = elems[float32](&a.Out, i0*n+c0, (rows-1)*n+cols), n
+			}
+			for i := range rows {
+				clear(c[i*ldc:][:cols])
+			}
+			if k > 0 {
+				b := simd.Rows{Data: unsafe.Add(a.B.Host, c0*a.B.DType.Size()), Stride: n, N: k, D: cols}
+				j.tier.products(a.B.DType).Mix(c, ldc, x.data[i0*x.stride:], x.stride, rows, b)
+			}
+			if a.Out.DType != tensor.F32 {
+				for i := range rows {
+					j.tier.store(&a.Out, (i0+i)*n+c0, c[i*ldc:][:cols])
+				}
+			}
+		}
+	})
+	return 0
+}
+
+// matmulRows is how many rows of a plain product one chunk computes.
+const matmulRows = 64
