@@ -7,16 +7,19 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
+// tile512 lists the rows of the tiles; twelve use up 32 registers.
+var tile512 = []int{12, 8, 4, 3, 2, 1}
+
 func gemmAVX512(k *kit) {
 	quantizeAVX512(k)
 	for _, p := range panels {
-		for _, rows := range []int{12, 8, 4, 3, 2, 1} {
+		for _, rows := range tile512 {
 			qtileAVX512(k, p, rows)
 		}
 	}
 	for _, w := range []string{"F32", "F16", "BF16"} {
-		for _, panels := range []int{4, 1} {
-			for _, rows := range []int{6, 4, 3, 2, 1} {
+		for _, panels := range []int{2, 1} {
+			for _, rows := range tile512 {
 				ftileAVX512(k, w, rows, panels)
 			}
 		}

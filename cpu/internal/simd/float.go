@@ -3,9 +3,9 @@ package simd
 import "unsafe"
 
 // ftile multiplies k columns of rows rows of activations, ldx elements apart,
-// with one panel or with four neighbours, which are size bytes apart:
+// with one panel or with two neighbours, which are size bytes apart:
 // C[rows][cols] += X·Wᵀ, rows of C being ldc elements apart. With one panel cols
-// is 1 to 16, with four it is 64 and not looked at; of C nothing else is read
+// is 1 to 16, with two it is 32 and not looked at; of C nothing else is read
 // or written. ahead is the distance in bytes, in each panel, at which weights
 // are prefetched. For each element, for each k in order,
 //
@@ -19,9 +19,9 @@ type ftile struct {
 
 // How a product is cut: see qRows and its neighbours.
 const (
-	fRows   = 504  // rows of activations whose fDeep columns stay in the second level cache
-	fDeep   = 512  // columns of those
-	fK      = 128  // columns of four panels that stay in the first level cache
+	fRows   = 240  // rows of activations whose fDeep columns stay in the second level cache
+	fDeep   = 1024 // columns of those
+	fK      = 256  // columns of two panels that stay in the first level cache
 	fStream = 2048 // columns of a call where one tile takes all rows, so that weights stream
 	fAhead  = 2048 // how far weights that stream are prefetched
 )
@@ -68,9 +68,9 @@ func (s *Set) MulF(f Format, c []float32, ldc int, x []float32, ldx int, w []byt
 		for k0 := 0; k0 < k; k0 += deep {
 			k1 := min(k, k0+deep)
 			for p := p0; p < p1; {
-				panels := 1
-				if 4*Lanes <= j1-p*Lanes {
-					panels = s.ftiles[f][0].panels
+				panels := s.ftiles[f][0].panels
+				if panels*Lanes > j1-p*Lanes {
+					panels = 1
 				}
 				cols := min(panels*Lanes, n-p*Lanes)
 				for kk := k0; kk < k1; kk += step {

@@ -25,7 +25,7 @@ type Set struct {
 
 	quantize quantize
 	qtiles   [formats][]qtile // most rows first
-	ftiles   [formats][]ftile // four panels before one, most rows first
+	ftiles   [formats][]ftile // two panels before one, most rows first
 
 	peak      peaks
 	readBytes func(p *byte, n int) uint64

@@ -24,16 +24,16 @@ var avx512vnni = &Set{
 	},
 	ftiles: [formats][]ftile{
 		F32: {
-			{6, 4, mulF32x6x64AVX512}, {4, 4, mulF32x4x64AVX512}, {3, 4, mulF32x3x64AVX512}, {2, 4, mulF32x2x64AVX512}, {1, 4, mulF32x1x64AVX512},
-			{6, 1, mulF32x6x16AVX512}, {4, 1, mulF32x4x16AVX512}, {3, 1, mulF32x3x16AVX512}, {2, 1, mulF32x2x16AVX512}, {1, 1, mulF32x1x16AVX512},
+			{12, 2, mulF32x12x32AVX512}, {8, 2, mulF32x8x32AVX512}, {4, 2, mulF32x4x32AVX512}, {3, 2, mulF32x3x32AVX512}, {2, 2, mulF32x2x32AVX512}, {1, 2, mulF32x1x32AVX512},
+			{12, 1, mulF32x12x16AVX512}, {8, 1, mulF32x8x16AVX512}, {4, 1, mulF32x4x16AVX512}, {3, 1, mulF32x3x16AVX512}, {2, 1, mulF32x2x16AVX512}, {1, 1, mulF32x1x16AVX512},
 		},
 		F16: {
-			{6, 4, mulF16x6x64AVX512}, {4, 4, mulF16x4x64AVX512}, {3, 4, mulF16x3x64AVX512}, {2, 4, mulF16x2x64AVX512}, {1, 4, mulF16x1x64AVX512},
-			{6, 1, mulF16x6x16AVX512}, {4, 1, mulF16x4x16AVX512}, {3, 1, mulF16x3x16AVX512}, {2, 1, mulF16x2x16AVX512}, {1, 1, mulF16x1x16AVX512},
+			{12, 2, mulF16x12x32AVX512}, {8, 2, mulF16x8x32AVX512}, {4, 2, mulF16x4x32AVX512}, {3, 2, mulF16x3x32AVX512}, {2, 2, mulF16x2x32AVX512}, {1, 2, mulF16x1x32AVX512},
+			{12, 1, mulF16x12x16AVX512}, {8, 1, mulF16x8x16AVX512}, {4, 1, mulF16x4x16AVX512}, {3, 1, mulF16x3x16AVX512}, {2, 1, mulF16x2x16AVX512}, {1, 1, mulF16x1x16AVX512},
 		},
 		BF16: {
-			{6, 4, mulBF16x6x64AVX512}, {4, 4, mulBF16x4x64AVX512}, {3, 4, mulBF16x3x64AVX512}, {2, 4, mulBF16x2x64AVX512}, {1, 4, mulBF16x1x64AVX512},
-			{6, 1, mulBF16x6x16AVX512}, {4, 1, mulBF16x4x16AVX512}, {3, 1, mulBF16x3x16AVX512}, {2, 1, mulBF16x2x16AVX512}, {1, 1, mulBF16x1x16AVX512},
+			{12, 2, mulBF16x12x32AVX512}, {8, 2, mulBF16x8x32AVX512}, {4, 2, mulBF16x4x32AVX512}, {3, 2, mulBF16x3x32AVX512}, {2, 2, mulBF16x2x32AVX512}, {1, 2, mulBF16x1x32AVX512},
+			{12, 1, mulBF16x12x16AVX512}, {8, 1, mulBF16x8x16AVX512}, {4, 1, mulBF16x4x16AVX512}, {3, 1, mulBF16x3x16AVX512}, {2, 1, mulBF16x2x16AVX512}, {1, 1, mulBF16x1x16AVX512},
 		},
 	},
 

@@ -103,35 +103,45 @@ func mulQ8x2AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols 
 //go:noescape
 func mulQ8x1AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x6x64AVX512 is an ftile of 6 rows and 4 panels, each of which equals mulF32Ref.
+// mulF32x12x32AVX512 is an ftile of 12 rows and 2 panels, each of which equals mulF32Ref.
 //
 //go:noescape
-func mulF32x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x12x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x4x64AVX512 is an ftile of 4 rows and 4 panels, each of which equals mulF32Ref.
+// mulF32x8x32AVX512 is an ftile of 8 rows and 2 panels, each of which equals mulF32Ref.
 //
 //go:noescape
-func mulF32x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x8x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x3x64AVX512 is an ftile of 3 rows and 4 panels, each of which equals mulF32Ref.
+// mulF32x4x32AVX512 is an ftile of 4 rows and 2 panels, each of which equals mulF32Ref.
 //
 //go:noescape
-func mulF32x3x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x4x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulF32Ref.
+// mulF32x3x32AVX512 is an ftile of 3 rows and 2 panels, each of which equals mulF32Ref.
 //
 //go:noescape
-func mulF32x2x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x3x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x1x64AVX512 is an ftile of 1 rows and 4 panels, each of which equals mulF32Ref.
+// mulF32x2x32AVX512 is an ftile of 2 rows and 2 panels, each of which equals mulF32Ref.
 //
 //go:noescape
-func mulF32x1x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x2x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x6x16AVX512 is an ftile of 6 rows and 1 panels, each of which equals mulF32Ref.
+// mulF32x1x32AVX512 is an ftile of 1 rows and 2 panels, each of which equals mulF32Ref.
 //
 //go:noescape
-func mulF32x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x1x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x12x16AVX512 is an ftile of 12 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x12x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF32x8x16AVX512 is an ftile of 8 rows and 1 panels, each of which equals mulF32Ref.
+//
+//go:noescape
+func mulF32x8x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulF32x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulF32Ref.
 //
@@ -153,35 +163,45 @@ func mulF32x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32
 //go:noescape
 func mulF32x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x6x64AVX512 is an ftile of 6 rows and 4 panels, each of which equals mulF16Ref.
+// mulF16x12x32AVX512 is an ftile of 12 rows and 2 panels, each of which equals mulF16Ref.
 //
 //go:noescape
-func mulF16x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x12x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x4x64AVX512 is an ftile of 4 rows and 4 panels, each of which equals mulF16Ref.
+// mulF16x8x32AVX512 is an ftile of 8 rows and 2 panels, each of which equals mulF16Ref.
 //
 //go:noescape
-func mulF16x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x8x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x3x64AVX512 is an ftile of 3 rows and 4 panels, each of which equals mulF16Ref.
+// mulF16x4x32AVX512 is an ftile of 4 rows and 2 panels, each of which equals mulF16Ref.
 //
 //go:noescape
-func mulF16x3x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x4x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulF16Ref.
+// mulF16x3x32AVX512 is an ftile of 3 rows and 2 panels, each of which equals mulF16Ref.
 //
 //go:noescape
-func mulF16x2x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x3x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x1x64AVX512 is an ftile of 1 rows and 4 panels, each of which equals mulF16Ref.
+// mulF16x2x32AVX512 is an ftile of 2 rows and 2 panels, each of which equals mulF16Ref.
 //
 //go:noescape
-func mulF16x1x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x2x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x6x16AVX512 is an ftile of 6 rows and 1 panels, each of which equals mulF16Ref.
+// mulF16x1x32AVX512 is an ftile of 1 rows and 2 panels, each of which equals mulF16Ref.
 //
 //go:noescape
-func mulF16x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x1x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x12x16AVX512 is an ftile of 12 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x12x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x8x16AVX512 is an ftile of 8 rows and 1 panels, each of which equals mulF16Ref.
+//
+//go:noescape
+func mulF16x8x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulF16x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulF16Ref.
 //
@@ -203,35 +223,45 @@ func mulF16x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32
 //go:noescape
 func mulF16x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x6x64AVX512 is an ftile of 6 rows and 4 panels, each of which equals mulBF16Ref.
+// mulBF16x12x32AVX512 is an ftile of 12 rows and 2 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x6x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x12x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x4x64AVX512 is an ftile of 4 rows and 4 panels, each of which equals mulBF16Ref.
+// mulBF16x8x32AVX512 is an ftile of 8 rows and 2 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x4x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x8x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x3x64AVX512 is an ftile of 3 rows and 4 panels, each of which equals mulBF16Ref.
+// mulBF16x4x32AVX512 is an ftile of 4 rows and 2 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x3x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x4x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x2x64AVX512 is an ftile of 2 rows and 4 panels, each of which equals mulBF16Ref.
+// mulBF16x3x32AVX512 is an ftile of 3 rows and 2 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x2x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x3x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x1x64AVX512 is an ftile of 1 rows and 4 panels, each of which equals mulBF16Ref.
+// mulBF16x2x32AVX512 is an ftile of 2 rows and 2 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x1x64AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x2x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x6x16AVX512 is an ftile of 6 rows and 1 panels, each of which equals mulBF16Ref.
+// mulBF16x1x32AVX512 is an ftile of 1 rows and 2 panels, each of which equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x6x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x1x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x12x16AVX512 is an ftile of 12 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x12x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x8x16AVX512 is an ftile of 8 rows and 1 panels, each of which equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x8x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulBF16x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulBF16Ref.
 //

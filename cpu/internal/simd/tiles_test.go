@@ -226,7 +226,7 @@ func TestFloatTiles(t *testing.T) {
 				for _, edge := range guard.Edges {
 					t.Run(fmt.Sprintf("%d/%dx%d/%s", f, tile.rows, tile.panels*Lanes, edge), func(t *testing.T) {
 						for k := 1; k <= 18; k++ {
-							cols := []int{64}
+							cols := []int{2 * Lanes}
 							if tile.panels == 1 {
 								cols = []int{1, 1 + k%Lanes, 7, 8, 9, Lanes}
 							}
