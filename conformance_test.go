@@ -1,0 +1,143 @@
+package opmux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/opmux/opmux/cpu"
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/internal/opfile"
+	"github.com/opmux/opmux/registry"
+)
+
+// leastRun is how many files of a folder must run at least when the folder is the project's own.
+var leastRun = map[string]int{"dtypes": 10, "ggml": 40, "ggml_ops": 68, "onnx": 48, "semantics": 43, "vllm": 16}
+
+// without lists expected outputs that nothing here computes, by type: their files run for the others. The gate of
+// dense_attention has no op yet; f16 and bf16 overflow to infinity only.
+var without = map[string]string{"dense_attention": "out", "encode f16": "code_saturating", "encode bf16": "code_saturating"}
+
+// TestConformance runs every file of OPMUX_CONFORMANCE, or of ../shared/conformance, that an op serves, on each CPU
+// implementation and by each route.
+func TestConformance(t *testing.T) {
+	root, own := os.Getenv("OPMUX_CONFORMANCE"), false
+	if root == "" {
+		root, own = filepath.Join("..", "shared", "conformance"), true
+	}
+	if _, err := os.Stat(root); err != nil {
+		t.Skipf("no conformance data: set OPMUX_CONFORMANCE to its folder (%v)", err)
+	}
+	c := newConformance(t)
+	run, total, passed, unserved := map[string]int{}, 0, 0, 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		name, isJSON := strings.CutSuffix(path, ".json")
+		if err != nil || d.IsDir() || !isJSON {
+			return err
+		}
+		name, err = filepath.Rel(root, name)
+		var served bool
+		ok := t.Run(filepath.ToSlash(name), func(t *testing.T) { served = c.file(t, path) })
+		switch {
+		case !served && ok:
+			unserved++
+			return err
+		case ok:
+			passed++
+		}
+		total++
+		run[filepath.ToSlash(filepath.Dir(name))]++
+		return err
+	})
+	require.NoError(t, err)
+	fmt.Printf("conformance: %d run, %d passed, %d without an op\n", total, passed, unserved)
+	require.Equal(t, total, passed)
+	if own {
+		for folder, least := range leastRun {
+			require.GreaterOrEqual(t, run[folder], least, "files of %s that ran", folder)
+		}
+	}
+}
+
+// conformance runs files on each implementation.
+type conformance struct {
+	dev   *cpu.Device
+	queue *registry.Queue
+	each  map[string]*registry.Queue // by provider: views in which only it and what it lacks run
+}
+
+func newConformance(t *testing.T) *conformance {
+	r := registry.New(registry.Options{})
+	require.NoError(t, cpu.Register(r))
+	dev, err := cpu.Open(cpu.Options{Threads: 2, Registry: r})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	dq, err := dev.NewQueue()
+	require.NoError(t, err)
+	c := &conformance{dev: dev, queue: r.NewQueue(dq), each: map[string]*registry.Queue{}}
+	t.Cleanup(func() { require.NoError(t, c.queue.Close()) })
+	providers := map[string]bool{}
+	for _, d := range registry.Descriptors() {
+		for _, s := range r.Explain(d.Op, dev.ID()).Chain {
+			providers[s.Provider] = true
+		}
+	}
+	require.Contains(t, providers, "reference")
+	for name := range providers {
+		others := maps.Clone(providers)
+		delete(others, name)
+		delete(others, "reference")
+		c.each[name] = c.queue.With(registry.WithDisabled(context.Background(), slices.Sorted(maps.Keys(others))...))
+	}
+	return c
+}
+
+// file runs one file. It reports false, the reason logged, if no op serves it.
+func (c *conformance) file(t *testing.T, name string) bool {
+	f, err := opfile.Open(name)
+	if errors.Is(err, opfile.ErrNoOp) {
+		t.Log(err)
+		return false
+	}
+	require.NoError(t, err)
+	if len(f.Routes()) == 0 {
+		t.Logf("no op for type %q", f.Type)
+		return false
+	}
+	compared := map[string]bool{without[f.Type]: true}
+	for provider, q := range c.each {
+		for _, packer := range []device.WeightPacker{nil, c.dev} {
+			for i, op := range f.Routes() {
+				out, err := opfile.Runner{Queue: q, Packer: packer}.Run(f, i)
+				switch {
+				case errors.Is(err, opfile.ErrNoOp):
+					t.Log(err)
+					return false
+				case errors.Is(err, opfile.ErrRoute) && i > 0:
+					continue
+				}
+				where := fmt.Sprintf("%v on %s, weights packed: %v", op, provider, packer != nil)
+				require.NoError(t, err, where)
+				worst, err := f.Compare(out)
+				require.NoError(t, err, where)
+				t.Logf("%s: %v", where, worst)
+				for _, o := range out {
+					compared[o.Name] = true
+				}
+			}
+		}
+	}
+	for _, want := range f.Outputs {
+		require.True(t, compared[want.Name], "no route gives the output %s", want.Name)
+	}
+	return true
+}
