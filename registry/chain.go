@@ -73,24 +73,10 @@ func (d DropReason) MarshalText() ([]byte, error) { return []byte(d.String()), n
 type kernelState struct {
 	id       int
 	slot     *slot
-	g        *Registration // the newest of this name
 	borrowed bool
-	base     cell     // folded from closed queues, and counted without a queue
-	below    Launcher // what GetOpFallback returns
-}
-
-func (k *kernelState) provider() string {
-	if k.borrowed {
-		return ReferenceProviderName
-	}
-	return k.g.p.Name
-}
-
-func (k *kernelState) priority() int32 {
-	if k.borrowed {
-		return ReferenceTierPriority
-	}
-	return k.g.p.Priority
+	newest   atomic.Pointer[Registration] // of this name
+	base     cell                         // folded from closed queues, and counted without a queue
+	below    Launcher                     // what GetOpFallback returns
 }
 
 // slot returns the lasting part of a chain, made on first use; r.mu is held.
@@ -112,12 +98,12 @@ func (sl *slot) kernel(g *Registration, borrowed bool) *kernelState {
 	}
 	k := sl.kernels[name]
 	if k == nil {
-		k = &kernelState{slot: sl, g: g, borrowed: borrowed}
+		k = &kernelState{slot: sl, borrowed: borrowed}
 		k.below = k.runBelow
 		sl.r.cells.add(k)
 		sl.kernels[name] = k
 	}
-	k.g = g
+	k.newest.Store(g)
 	return k
 }
 
@@ -238,6 +224,21 @@ func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
 	n.finish()
 	n.announced.Store(true)
 	return n
+}
+
+// provider and priority are the step's own, or the tier's for a borrowed kernel.
+func (s *step) provider() string {
+	if s.k.borrowed {
+		return ReferenceProviderName
+	}
+	return s.g.p.Name
+}
+
+func (s *step) priority() int32 {
+	if s.k.borrowed {
+		return ReferenceTierPriority
+	}
+	return s.g.p.Priority
 }
 
 // home is the device that the kernel was written for: the first CPU for a borrowed one.

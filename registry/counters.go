@@ -134,6 +134,9 @@ func (t *kernelTotals) declines() (n uint64) {
 	return n
 }
 
+// served counts the calls that the kernel answered, by itself or by forwarding.
+func (t *kernelTotals) served() uint64 { return t.executed + t.declined[ReasonForwarded] }
+
 func (t *kernelTotals) counts() Counts {
 	c := Counts{Executed: t.executed, Failed: t.failed}
 	for r, v := range t.declined {

@@ -202,7 +202,7 @@ func (sl *slot) run(q *Queue, args unsafe.Pointer) Status {
 // runBelow is the entry that GetOpFallback returns: it dispatches below the kernel, and leaves it the note that its call
 // was forwarded.
 func (k *kernelState) runBelow(q *Queue, args unsafe.Pointer) Status {
-	st := k.slot.walk(q, args, func(c *chain) int { return c.below(k.g) })
+	st := k.slot.walk(q, args, func(c *chain) int { return c.below(k.newest.Load()) })
 	if st.Code() == OK {
 		q.cell(k.id).forwarded.Add(1)
 	}

@@ -63,7 +63,7 @@ func flag(at func(*Options) *bool) func(*Options, string) error {
 	return func(o *Options, v string) error {
 		b, err := strconv.ParseBool(v)
 		if err != nil {
-			return fmt.Errorf("%q is not a truth value (1, true, 0, false)", v)
+			return fmt.Errorf("%q is not a truth value (1, true, 0, false)", clip(v))
 		}
 		*at(o) = b
 		return nil
@@ -131,19 +131,12 @@ var variables = []variable{
 var testVariables = []variable{{name: "OPMUX_CONFORMANCE", meaning: "folder of the conformance files (tests)"}}
 
 // OptionsFromEnv reads every variable of EnvTable through lookup (os.LookupEnv, or a test's). An empty value is as good
-// as none. What it does not understand is left at its default and reported; it never fails.
+// as none; an alias is read where the own name is not set. What it does not understand is left at its default and reported; it never fails.
 func OptionsFromEnv(lookup func(string) (string, bool)) (Options, []Warning) {
 	var o Options
 	var warnings []Warning
 	for _, v := range variables {
-		for _, name := range []string{v.alias, v.name} { // the own name speaks last
-			if name == "" {
-				continue
-			}
-			val, ok := lookup(name)
-			if val = strings.TrimSpace(val); !ok || val == "" {
-				continue
-			}
+		if name, val := v.find(lookup); val != "" {
 			if err := v.set(&o, val); err != nil {
 				warnings = append(warnings, Warning{name, err.Error()})
 			}
@@ -152,18 +145,26 @@ func OptionsFromEnv(lookup func(string) (string, bool)) (Options, []Warning) {
 	return o, warnings
 }
 
+// find returns the variable's value and the name that it stands under: its own, else its alias. Empty if neither is set.
+func (v *variable) find(lookup func(string) (string, bool)) (name, val string) {
+	for _, name := range []string{v.name, v.alias} {
+		if name == "" {
+			continue
+		}
+		if val, ok := lookup(name); ok && strings.TrimSpace(val) != "" {
+			return name, strings.TrimSpace(val)
+		}
+	}
+	return "", ""
+}
+
 // EnvTable lists every variable with its value, where that comes from, and its meaning.
 func EnvTable(lookup func(string) (string, bool)) []EnvVar {
 	var out []EnvVar
 	for _, v := range slices.Concat(variables, testVariables) {
 		e := EnvVar{Name: v.name, Source: "default", Meaning: v.meaning}
-		for _, name := range []string{v.alias, v.name} {
-			if name == "" {
-				continue
-			}
-			if val, ok := lookup(name); ok && strings.TrimSpace(val) != "" {
-				e.Value, e.Source = val, name
-			}
+		if name, val := v.find(lookup); val != "" {
+			e.Value, e.Source = val, name
 		}
 		out = append(out, e)
 	}
@@ -180,7 +181,11 @@ func UnknownVariables(environ []string) (out []Warning) {
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasPrefix(name, "OPMUX_") && !slices.Contains(known, name) {
-			out = append(out, Warning{clip(name), "unknown variable; nearest: " + strings.Join(near(name, known), ", ")})
+			text := "unknown variable"
+			if n := near(name, known); len(n) > 0 {
+				text += "; nearest: " + strings.Join(n, ", ")
+			}
+			out = append(out, Warning{clip(name), text})
 		}
 	}
 	return out

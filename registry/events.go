@@ -87,9 +87,12 @@ func (o logObserver) Observe(e Event) {
 	o.l.LogAttrs(context.Background(), level, "opmux: "+e.Kind.String(), attrs...)
 }
 
-// setObserver chooses who hears of events: the given observer, else the logger, else standard error if statistics are
-// on, else nobody.
-func (r *Registry) setObserver(o Options) {
+// SetObserver makes o hear of events from now on, in place of what the options chose; nil: nobody.
+func (r *Registry) SetObserver(o Observer) { r.observer.Store(&o) }
+
+// observe chooses who hears of events unless SetObserver did: the options' observer, else their logger, else standard
+// error if statistics are on, else nobody.
+func (r *Registry) observe(o *Options) {
 	if o.Stats {
 		r.callStats.Store(true)
 	}
@@ -101,15 +104,14 @@ func (r *Registry) setObserver(o Options) {
 	case o.Stats:
 		obs = LogObserver(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	default:
-		r.observer.Store(nil)
 		return
 	}
-	r.observer.Store(&obs)
+	r.observer.CompareAndSwap(nil, &obs)
 }
 
 // emit delivers an event.
 func (r *Registry) emit(e Event) {
-	if obs := r.observer.Load(); obs != nil {
+	if obs := r.observer.Load(); obs != nil && *obs != nil {
 		e.Gen = r.cur.Load().gen
 		(*obs).Observe(e)
 	}
@@ -151,7 +153,7 @@ func (c *chain) tell() {
 		sl.r.emit(e)
 		return
 	}
-	head := c.steps[0].k
+	head := &c.steps[0]
 	e.Kind, e.Kernel, e.Provider, e.Priority = EventSelected, head.g.p.Kernel, head.provider(), head.priority()
 	e.Detail = fmt.Sprintf("%d registered, %d usable", len(c.all), len(c.steps))
 	last := sl.last.Swap(&e.Provider)

@@ -26,15 +26,17 @@ type Step struct {
 
 // Explanation says which kernels serve an op on a device, best first, and why the others do not.
 type Explanation struct {
-	Op         string              `json:"op"`
-	Device     string              `json:"device"`
-	Generation uint64              `json:"generation"`
-	Caps       device.ProviderCaps `json:"caps"`
-	Chain      []Step              `json:"chain"`
-	Dropped    []Step              `json:"dropped,omitempty"`
-	Reference  string              `json:"reference,omitempty"` // why no CPU kernel is borrowed
-	Stats      OpProviderStats     `json:"stats"`
-	Error      string              `json:"error,omitempty"`
+	Op             string              `json:"op"`
+	Device         string              `json:"device"`
+	Generation     uint64              `json:"generation"`
+	Caps           device.ProviderCaps `json:"caps"`
+	Chain          []Step              `json:"chain"`
+	Dropped        []Step              `json:"dropped,omitempty"`
+	Reference      string              `json:"reference,omitempty"`       // why no CPU kernel is borrowed
+	Borrowed       uint64              `json:"borrowed,omitempty"`        // launches on borrowed CPU kernels
+	BorrowingSlots int                 `json:"borrowing_slots,omitempty"` // ops and devices of the whole registry that had such launches
+	Stats          OpProviderStats     `json:"stats"`
+	Error          string              `json:"error,omitempty"`
 }
 
 // Explain describes the chain of op on dev as data; String is the text. Unknown ids give an Explanation with Error set.
@@ -69,11 +71,21 @@ func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explan
 		e.Chain = append(e.Chain, st)
 	}
 	kernels := r.cells.all()[:len(totals)]
+	borrowing := map[*slot]bool{}
+	for id, k := range kernels {
+		if n := totals[id].served(); k.borrowed && n > 0 {
+			borrowing[k.slot] = true
+			if k.slot == sl {
+				e.Borrowed += n
+			}
+		}
+	}
+	e.BorrowingSlots = len(borrowing)
 	for _, d := range c.dropped {
 		st := d.g.step(false)
 		st.State, st.Detail = d.why.String(), d.detail
 		for id, k := range kernels {
-			if k.slot == sl && k.g == d.g && !k.borrowed {
+			if k.slot == sl && !k.borrowed && k.newest.Load() == d.g {
 				st.Counts = totals[id].counts()
 			}
 		}
@@ -107,6 +119,9 @@ func (e Explanation) String() string {
 	if e.Reference != "" {
 		fmt.Fprintf(&b, "  reference tier: %s\n", e.Reference)
 	}
+	if e.Borrowed > 0 {
+		fmt.Fprintf(&b, "  %d launches on borrowed CPU kernels; %d ops and devices have such launches\n", e.Borrowed, e.BorrowingSlots)
+	}
 	if e.Error != "" {
 		fmt.Fprintf(&b, "  error: %s\n", e.Error)
 	}
@@ -131,8 +146,8 @@ func (s Step) String() string {
 // Snapshot is one consistent copy of everything that the registry knows, ready for encoding/json.
 type Snapshot struct {
 	Generation    uint64        `json:"generation"`
-	Ops           []Explanation `json:"ops"` // every op and device with a registered or borrowed kernel, or a failed lookup
-	ReferenceHits uint64        `json:"reference_hits"`
+	Ops           []Explanation `json:"ops"`            // every op and device with a registered or borrowed kernel, or a failed lookup
+	ReferenceHits uint64        `json:"reference_hits"` // launches on borrowed CPU kernels
 	Warnings      []Warning     `json:"warnings,omitempty"`
 }
 
@@ -146,14 +161,12 @@ func (r *Registry) Snapshot() Snapshot {
 	s := Snapshot{Generation: t.gen, Warnings: t.warnings}
 	for _, d := range t.devs {
 		for _, c := range d.ops {
-			if c != nil && (len(c.all) > 0 || len(c.steps) > 0 || c.slot.noKernel.Load() > 0) {
-				s.Ops = append(s.Ops, r.explainWith(c, t, totals))
+			if c == nil || len(c.all) == 0 && len(c.steps) == 0 && c.slot.noKernel.Load() == 0 {
+				continue
 			}
-		}
-	}
-	for id, k := range r.cells.all()[:len(totals)] {
-		if k.borrowed {
-			s.ReferenceHits += totals[id].executed
+			e := r.explainWith(c, t, totals)
+			s.Ops = append(s.Ops, e)
+			s.ReferenceHits += e.Borrowed
 		}
 	}
 	return s

@@ -70,7 +70,7 @@ func (r *Registry) GetOpFallback(op Op, dev tensor.Device, name string) (Launche
 		return nil, err
 	}
 	c.slot.fallbacks.Add(1)
-	if c.below(k.g) == len(c.steps) {
+	if c.below(k.newest.Load()) == len(c.steps) {
 		return nil, fmt.Errorf("registry: %s on %v: %s declined and nothing usable is below: %w", c.slot.desc.Name, c.slot.dev, name, ErrDeclined)
 	}
 	return k.below, nil

@@ -116,7 +116,7 @@ func (r *Registry) GetReferenceTierHits() (n uint64) {
 	totals := r.cells.totals()
 	for id, k := range r.cells.all()[:len(totals)] {
 		if k.borrowed {
-			n += totals[id].executed
+			n += totals[id].served()
 		}
 	}
 	return n

@@ -110,7 +110,7 @@ func New(o Options) *Registry {
 	for k := range tensor.NumKinds {
 		r.state.addDevice(tensor.Device{Kind: tensor.Kind(k)})
 	}
-	r.setObserver(o)
+	r.observe(&o)
 	return r
 }
 
@@ -144,7 +144,7 @@ func (s *state) seal() {
 	if s.r.loadOptions != nil {
 		o, warnings := s.r.loadOptions()
 		s.opts = o
-		s.r.setObserver(o)
+		s.r.observe(&o)
 		for _, w := range warnings {
 			s.warn(w.Name, w.Text)
 		}
@@ -382,10 +382,15 @@ func (s *state) touchKind(op Op, kind tensor.Kind) {
 	}
 }
 
-// touchDevice marks every chain of dev.
+// touchDevice marks every chain of dev, and those that borrow from it.
 func (s *state) touchDevice(dev tensor.Device) {
 	for op, d := range s.ops.byID {
-		if d != nil {
+		if d == nil {
+			continue
+		}
+		if dev == (tensor.Device{}) {
+			s.touch(Op(op))
+		} else {
 			s.dirty[slotRef{Op(op), dev}] = true
 		}
 	}
