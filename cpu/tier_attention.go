@@ -22,6 +22,10 @@ const (
 	splitKeys = 512 // keys of a split
 	tileRows  = 64  // pairs of token and head in a tile, about
 	tileMost  = 16  // tokens of a tile
+
+	// logitStride is the distance of the logits of two rows: an odd number of cache lines, so that rows do not compete for
+	// the same sets of the cache.
+	logitStride = splitKeys + 16
 )
 
 // tile is the tokens t0 <= t < t1 of request r.
@@ -140,7 +144,7 @@ func (a *attend) run(j *job, tiles, keys int) error {
 	if apart {
 		parts = tiles * a.heads * splits * a.partLen()
 	}
-	local := rows*(a.d+splitKeys+4) + 2*a.partLen() + splitKeys + a.dv
+	local := rows*(a.d+logitStride+4) + 2*a.partLen() + splitKeys + a.dv
 	listLen := (tiles*int(unsafe.Sizeof(tile{})) + 63) &^ 63
 	if err := j.layout(listLen+4*parts, 4*local); err != nil {
 		return err
@@ -177,7 +181,7 @@ func (a *attend) partial(buf []float32) partial {
 // workspace is what a worker needs for a tile.
 type workspace struct {
 	q      []float32 // scaled queries, d for each row
-	s      []float32 // logits, then weights, splitKeys for each row
+	s      []float32 // logits, then weights, logitStride for each row
 	lo, hi []int32   // of each token: the keys lo <= k < hi of the split
 	mask   []float32 // piece of a row of the mask
 	out    []float32 // row of the output
@@ -192,7 +196,7 @@ func (a *attend) workspace(j *job, worker int) (w workspace) {
 		return c
 	}
 	rows := a.tokens * a.group
-	w.q, w.s = cut(rows*a.d), cut(rows*splitKeys)
+	w.q, w.s = cut(rows*a.d), cut(rows*logitStride)
 	w.acc, w.p = a.partial(cut(a.partLen())), a.partial(cut(a.partLen()))
 	w.mask, w.out = cut(splitKeys), cut(a.dv)
 	w.lo, w.hi = asInts(cut(rows)), asInts(cut(rows))
@@ -331,7 +335,7 @@ func (a *attend) split(w *workspace, t tile, g, s int) bool {
 		i := r / a.group
 		lo, hi := int(w.lo[i]), int(w.hi[i])
 		if lo < hi {
-			p.m[r], p.l[r] = a.weights(w, w.s[r*splitKeys:][lo-k0:hi-k0], g*a.group+r%a.group, int(t.t0)+i, lo)
+			p.m[r], p.l[r] = a.weights(w, w.s[r*logitStride:][lo-k0:hi-k0], g*a.group+r%a.group, int(t.t0)+i, lo)
 		}
 	}
 	clear(p.o[:rows*a.dv])
@@ -359,14 +363,14 @@ func (a *attend) product(w *workspace, t tile, g, k0, c0, c1 int, mix bool) {
 // pieces works on the keys lo <= k < hi for n rows of the tile: first, first+step ..
 func (a *attend) pieces(w *workspace, t tile, g, k0, lo, hi, first, step, n int, mix bool) {
 	for k := lo; k < hi; {
-		s := w.s[first*splitKeys+k-k0:]
+		s := w.s[first*logitStride+k-k0:]
 		var rows simd.Rows
 		if mix {
 			rows = a.rows(a.value, &a.v, int(t.r), k, hi-k, g)
-			a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*splitKeys, n, rows)
+			a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*logitStride, n, rows)
 		} else {
 			rows = a.rows(a.key, &a.k, int(t.r), k, hi-k, g)
-			a.kv.Scores(s, step*splitKeys, w.q[first*a.d:], step*a.d, n, rows)
+			a.kv.Scores(s, step*logitStride, w.q[first*a.d:], step*a.d, n, rows)
 		}
 		k += rows.N
 	}
@@ -390,7 +394,12 @@ func (a *attend) weights(w *workspace, s []float32, head, token, lo int) (m, l f
 		}
 		m = 0
 	}
-	return m, float32(a.set.ExpSum(s, s, m))
+	l = float32(a.set.ExpSum(s, s, m))
+	// A subnormal weight costs a multiplication some hundred cycles. Beside the largest weight, 1, what lies near 2^-100 is
+	// nothing: it is shifted to zero, or to a difference that is not subnormal.
+	a.set.AddScalar(s, s, -0x1p-100)
+	a.set.Relu(s, s)
+	return m, l
 }
 
 func hasNaN(s []float32) bool {

@@ -46,9 +46,24 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 	}
 	j.n[0] = int(f)
 	j.each(m, float64(w.k)/4, quantizeRows)
-	j.each(simd.Panels(w.n), panelCost(&w, m), mulPanels)
+	j.panels(&w, m, mulPanels)
 	return 0
 }
+
+// panels runs f over the panels of w. With many rows of activations a chunk takes as many panels as stay in the second
+// level cache while all rows pass over them.
+func (j *job) panels(w *weight, m int, f part) {
+	n := simd.Panels(w.n)
+	if m < manyRows {
+		j.each(n, panelCost(w, m), f)
+		return
+	}
+	const cached = 1 << 20
+	j.chunks(n, max(1, min(cached/max(simd.Lanes*w.row, 1), n/(4*j.pool.Threads()))), f)
+}
+
+// manyRows is from how many rows of activations on a product is bound by multiplications rather than by memory.
+const manyRows = 32
 
 // panelsAtOnce is how many panels one call of a product takes at most when its outputs are not f32 and pass through
 // scratch memory.

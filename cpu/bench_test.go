@@ -1,0 +1,155 @@
+package cpu
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/opmux/opmux/cpu/internal/offheap"
+	"github.com/opmux/opmux/cpu/internal/pool"
+	"github.com/opmux/opmux/cpu/internal/simd"
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/tensor"
+)
+
+// best returns the best tier that this CPU runs.
+func best() *simd.Set {
+	for _, s := range simd.All() {
+		if s.Missing() == "" {
+			return s
+		}
+	}
+	panic("the portable tier runs everywhere")
+}
+
+// turns times two functions turn by turn and returns the rates, in units of their work a second, that a tenth of the turns
+// reach: the other turns are those that something disturbed.
+func turns(b *testing.B, work [2]float64, f [2]func()) (rate [2]float64) {
+	var times [2][]float64
+	for b.Loop() {
+		for i := range f {
+			t0 := time.Now()
+			f[i]()
+			times[i] = append(times[i], time.Since(t0).Seconds())
+		}
+	}
+	for i, t := range times {
+		slices.Sort(t)
+		rate[i] = work[i] / t[len(t)/10]
+	}
+	b.ReportMetric(0, "ns/op")
+	return rate
+}
+
+// reader streams a block of memory with all threads.
+type reader struct {
+	mem  []byte
+	set  *simd.Set
+	sink atomic.Uint64
+}
+
+const readPiece = 1 << 20
+
+// Do implements pool.Task.
+func (r *reader) Do(i, _ int) {
+	r.sink.Store(r.set.ReadBytes(r.mem[i*readPiece:][:readPiece]))
+}
+
+// multiplier does nothing but the tier's multiplications of bytes, with all threads.
+type multiplier struct {
+	set *simd.Set
+	ops atomic.Int64
+}
+
+// Do implements pool.Task.
+func (m *multiplier) Do(int, int) { m.ops.Add(int64(m.set.PeakInt8(20000))) }
+
+// benchWeights packs n distinct weights, more than fits in any cache.
+func benchWeights(b *testing.B, d *Device, t tensor.DType, n int, rows, k int64) (w []tensor.Tensor) {
+	f := newFixture(b)
+	x := f.in(t, rows, k)
+	for range n {
+		p, buf, err := d.PackWeight([]tensor.Tensor{x}, nil)
+		require.NoError(b, err)
+		b.Cleanup(func() { buf.Close() })
+		w = append(w, p)
+	}
+	return w
+}
+
+// BenchmarkMatmulBTQuant sets the product with one row of activations against the bandwidth at which the same threads
+// read memory (x-bandwidth), and that with 512 rows against the rate of their multiplications of bytes (x-peak).
+func BenchmarkMatmulBTQuant(b *testing.B) {
+	const n, k = 4096, 4096
+	set := best()
+	for _, t := range []tensor.DType{tensor.Q4_0, tensor.Q8_0} {
+		for _, threads := range []int{1, 2} {
+			b.Run(fmt.Sprintf("%v/M=1/threads=%d", t, threads), func(b *testing.B) {
+				r, d := open(b, threads)
+				q := newQueue(b, r, d)
+				f := newFixture(b)
+				a := ops.MatmulBTQuantArgs{Out: f.raw(tensor.F32, 1, n), A: f.in(tensor.F32, 1, k)}
+				size := float64(n * k / 32 * map[tensor.DType]int{tensor.Q4_0: 18, tensor.Q8_0: 34}[t])
+				weights := benchWeights(b, d, t, int(640e6/size), n, k)
+				mem, err := offheap.Alloc(640 << 20)
+				require.NoError(b, err)
+				defer mem.Free()
+				for i := range mem.Bytes() {
+					mem.Bytes()[i] = byte(i)
+				}
+				read := reader{mem: mem.Bytes(), set: set}
+				at, chunk := 0, len(read.mem)/len(weights)/readPiece*readPiece
+				rate := turns(b, [2]float64{size, float64(chunk)}, [2]func(){
+					func() {
+						at = (at + 1) % len(weights)
+						a.B = weights[at]
+						require.NoError(b, ops.MatmulBTQuant.Launch(q, &a))
+					},
+					func() {
+						part := reader{mem: read.mem[at*chunk:][:chunk], set: set}
+						d.pool.Run(chunk/readPiece, &part)
+					},
+				})
+				b.ReportMetric(rate[0]/1e9, "GB/s")
+				b.ReportMetric(rate[0]/rate[1], "x-bandwidth")
+			})
+			b.Run(fmt.Sprintf("%v/M=512/threads=%d", t, threads), func(b *testing.B) {
+				const m = 512
+				r, d := open(b, threads)
+				q := newQueue(b, r, d)
+				f := newFixture(b)
+				a := ops.MatmulBTQuantArgs{Out: benchOut(b, d, m, n), A: f.in(tensor.F32, m, k), B: benchWeights(b, d, t, 1, n, k)[0]}
+				peak := multiplier{set: set}
+				if set.PeakInt8(1) == 0 {
+					b.Skip("the tier has no multiplication of bytes")
+				}
+				chunks := 16 * threads
+				rate := turns(b, [2]float64{2 * m * n * k, float64(chunks * set.PeakInt8(20000))}, [2]func(){
+					func() { require.NoError(b, ops.MatmulBTQuant.Launch(q, &a)) },
+					func() { d.pool.Run(chunks, &peak) },
+				})
+				b.ReportMetric(rate[0]/1e9, "GOP/s")
+				b.ReportMetric(rate[0]/rate[1], "x-peak")
+			})
+		}
+	}
+}
+
+// benchOut returns an f32 output in the memory that a server would use.
+func benchOut(b *testing.B, d device.Device, shape ...int64) tensor.Tensor {
+	n := int64(4)
+	for _, s := range shape {
+		n *= s
+	}
+	buf, err := d.Alloc(n)
+	require.NoError(b, err)
+	b.Cleanup(func() { buf.Close() })
+	return tensor.Must(buf.Tensor(0, tensor.F32, shape...))
+}
+
+var _ pool.Task = (*reader)(nil)
