@@ -83,10 +83,16 @@ func (a *Accept) compile(d *Descriptor) (*acceptProg, error) {
 		}
 		op := acceptOp{off: off, AcceptOperand: o}
 		for _, t := range o.DTypes {
-			op.dtypes |= 1 << (t & 63)
+			if !t.Valid() {
+				return nil, fmt.Errorf("registry: accept table of %s: operand %s: %v: %w", d.Name, name, t, ErrArgument)
+			}
+			op.dtypes |= 1 << t
 		}
 		for _, l := range o.Layouts {
-			op.layouts |= 1 << (l & 63)
+			if l >= 64 {
+				return nil, fmt.Errorf("registry: accept table of %s: operand %s: %v: %w", d.Name, name, l, ErrArgument)
+			}
+			op.layouts |= 1 << l
 		}
 		p.ops = append(p.ops, op)
 	}
@@ -102,9 +108,9 @@ func (p *acceptProg) check(args unsafe.Pointer) Reason {
 			continue
 		}
 		switch {
-		case o.dtypes != 0 && o.dtypes&(1<<(x.DType&63)) == 0:
+		case o.dtypes != 0 && o.dtypes&(1<<x.DType) == 0:
 			return ReasonDType
-		case o.layouts != 0 && o.layouts&(1<<(x.Layout&63)) == 0:
+		case o.layouts != 0 && o.layouts&(1<<x.Layout) == 0:
 			return ReasonLayout
 		case o.Contiguous && !x.Contiguous():
 			return ReasonStride

@@ -93,7 +93,8 @@ func BenchmarkDeclines(b *testing.B) {
 	}
 }
 
-// BenchmarkTwoQueues launches from GOMAXPROCS goroutines with a queue each; compare -cpu 1,2.
+// BenchmarkTwoQueues launches from GOMAXPROCS goroutines with a queue each; BenchmarkTwoCounters is the same with a
+// counter of its own each instead of a launch: what the machine gives. Compare -cpu 1,2.
 func BenchmarkTwoQueues(b *testing.B) {
 	r, op := probe(b, Options{})
 	add(b, r, op, tensor.CPU, OpProvider{Name: "k", Fn: nop})
@@ -102,8 +103,22 @@ func BenchmarkTwoQueues(b *testing.B) {
 		bound, _ := q.Bind(op)
 		a := &probeArgs{}
 		for pb.Next() {
-			if bound.Launch(unsafe.Pointer(a)) != nil {
-				b.Fail()
+			for range 16 {
+				if bound.Launch(unsafe.Pointer(a)) != nil {
+					b.Fail()
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkTwoCounters(b *testing.B) {
+	b.RunParallel(func(pb *testing.PB) {
+		c := new(cell)
+		for pb.Next() {
+			for range 16 {
+				c.executed.Add(1)
+				c.failed.Add(1)
 			}
 		}
 	})
