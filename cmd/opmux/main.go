@@ -19,6 +19,7 @@ import (
 
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/gguf"
+	"github.com/opmux/opmux/internal/opfile"
 	"github.com/opmux/opmux/llm"
 	"github.com/opmux/opmux/llm/tokenizer"
 	"github.com/opmux/opmux/ops"
@@ -38,6 +39,7 @@ const (
 type commands struct {
 	Generate generateCmd `cmd:"" help:"Continue a prompt, streaming text, then show which kernel ran each op."`
 	Eval     evalCmd     `cmd:"" help:"Print log-probabilities of tokens, or bits per byte of a text."`
+	Run      runCmd      `cmd:"" help:"Run one op on operands from a JSON file and compare with what the file expects."`
 	Ops      opsCmd      `cmd:"" help:"List the ops with their operands and kernels."`
 	Devices  devicesCmd  `cmd:"" help:"List the devices and what they can do."`
 	Explain  explainCmd  `cmd:"" help:"Show which kernels serve an op, best first, and why others do not."`
@@ -121,6 +123,10 @@ var diagnoses = []struct {
 	{llm.ErrValue, exitInput, "the model or its file is broken: its logits are not numbers"},
 	{tokenizer.ErrUnsupported, exitInput, ""},
 	{tokenizer.ErrVocab, exitInput, "convert the model again"},
+	{opfile.ErrFormat, exitInput, "'opmux run --help' describes the file, 'opmux ops' the operands"},
+	{opfile.ErrTooLarge, exitInput, ""},
+	{opfile.ErrNoOp, exitInput, "'opmux ops' lists the ops and their operands"},
+	{opfile.ErrRoute, exitInput, ""},
 	{ops.ErrRank, exitInput, ""}, {ops.ErrShape, exitInput, ""}, {ops.ErrDType, exitInput, ""}, {ops.ErrLayout, exitInput, ""},
 	{ops.ErrAttr, exitInput, ""}, {ops.ErrValue, exitInput, ""},
 	{fs.ErrNotExist, exitInput, "check the path"},

@@ -17,9 +17,9 @@ import (
 )
 
 // maxFile bounds what Open reads.
-const maxFile = 256 << 20
+const maxFile = 64 << 20
 
-// Open reads and parses a file of at most 256 MiB (ErrTooLarge).
+// Open reads and parses a file of at most 64 MiB (ErrTooLarge).
 func Open(name string) (*File, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -253,8 +253,14 @@ func nested(v any) (shape []int64, values []float64, err error) {
 
 // readBlocks reads a table of a ggml block format: weights, what they unpack to, and products with activations.
 func readBlocks(f *File, fields map[string]json.RawMessage) error {
+	if err := field(fields, "ggml_type", &f.Type); err != nil {
+		return err
+	}
+	dt := parseDType(f.Type)
+	if f.routes = blockRoutes(dt); f.routes == nil {
+		return nil
+	}
 	var h struct {
-		Type       string
 		N, K       int64
 		Quantized  []byte
 		Unpacked   []byte
@@ -265,16 +271,11 @@ func readBlocks(f *File, fields map[string]json.RawMessage) error {
 			Y []byte `json:"y_dequant_f64"`
 		}
 	}
-	for name, v := range map[string]any{"ggml_type": &h.Type, "n": &h.N, "k": &h.K, "quantized": &h.Quantized,
+	for name, v := range map[string]any{"n": &h.N, "k": &h.K, "quantized": &h.Quantized,
 		"dequantized_f32": &h.Unpacked, "activation_type": &h.Activation, "matmul": &h.Matmul} {
 		if err := field(fields, name, v); err != nil {
 			return err
 		}
-	}
-	f.Type = h.Type
-	dt, err := tensor.ParseDType(h.Type)
-	if err != nil {
-		return errorf(ErrFormat, "ggml_type", "%v", err)
 	}
 	w, err := rawTensor("weights", dt, h.Quantized, h.N, h.K)
 	if err != nil {
@@ -298,7 +299,6 @@ func readBlocks(f *File, fields map[string]json.RawMessage) error {
 		y.allow = productAllowance(&x.Data, &rows.Data, h.Activation)
 		f.Inputs, f.Outputs = append(f.Inputs, x), append(f.Outputs, y)
 	}
-	f.routes = blockRoutes(dt)
 	return nil
 }
 

@@ -70,6 +70,13 @@ func (r *run) check(err error) {
 	}
 }
 
+// fits fails unless a tensor could be made or viewed.
+func (r *run) fits(err error) {
+	if err != nil {
+		r.fail(ErrFormat, r.f.Name, "%v", err)
+	}
+}
+
 // unread names inputs and attributes that the adapter has not read.
 func (r *run) unread() error {
 	for _, in := range r.f.Inputs {
@@ -77,7 +84,7 @@ func (r *run) unread() error {
 			return errorf(ErrFormat, in.Name, "no operand of %s", r.f.Type)
 		}
 	}
-	return errors.Join(r.attrs.unread(), r.facts.unread())
+	return first(r.attrs.unread(), r.facts.unread())
 }
 
 // has reports whether the file has an input.
@@ -162,21 +169,21 @@ func outFloat(t tensor.DType) tensor.DType {
 // alloc returns zeroed memory out of the run's allowance.
 func (r *run) alloc(t tensor.DType, shape ...int64) tensor.Tensor {
 	x, err := tensor.New(nil, t, shape...)
-	r.check(err)
+	r.fits(err)
 	n, err := x.Bytes()
-	r.check(err)
+	r.fits(err)
 	if r.left -= n; r.left < 0 {
 		r.fail(ErrTooLarge, r.f.Name, "%v is out of proportion to a file of %d bytes", &x, r.f.size)
 	}
 	x, err = memory(t, shape...)
-	r.check(err)
+	r.fits(err)
 	return x
 }
 
 // view is x with another shape.
 func (r *run) view(x tensor.Tensor, shape ...int64) tensor.Tensor {
 	v, err := x.View(shape...)
-	r.check(err)
+	r.fits(err)
 	return v
 }
 
@@ -318,13 +325,13 @@ func (r *run) axis(key string, a int64, x *tensor.Tensor) int {
 // sub returns x[i] along the first dimension.
 func (r *run) sub(x tensor.Tensor, i int64) tensor.Tensor {
 	s, err := x.Slice(0, i, i+1)
-	r.check(err)
+	r.fits(err)
 	return r.view(s, s.Dims()[1:]...)
 }
 
-// weight packs a weight [N,K] if the runner has a packer.
+// weight packs a weight [N,K] if the runner has a packer and there is something to pack.
 func (r *run) weight(w tensor.Tensor) tensor.Tensor {
-	if r.Packer == nil {
+	if r.Packer == nil || w.Numel() == 0 {
 		return w
 	}
 	p, buf, err := r.Packer.PackWeight([]tensor.Tensor{w}, nil)
