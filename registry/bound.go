@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -89,7 +90,7 @@ func (r *Registry) Below(op Op, dev tensor.Device, name string) (*Below, error) 
 	if err != nil {
 		return nil, err
 	}
-	k, err := r.floor(c, name)
+	k, err := c.floor(name)
 	if err != nil {
 		return nil, err
 	}
@@ -108,24 +109,20 @@ func (b *Below) NoteDecline(reason Reason) {
 }
 
 // floor finds the registered kernel that GetOpFallback and Below look under, by kernel name first.
-func (r *Registry) floor(c *chain, name string) (*kernelState, error) {
+func (c *chain) floor(name string) (*kernelState, error) {
 	if name == "" {
 		return nil, fmt.Errorf("registry: %s on %v: fallback of a provider without a name: %w", c.slot.desc.Name, c.slot.dev, ErrNil)
 	}
-	var g *Registration
-	for _, o := range c.all {
-		if o.p.Kernel == name {
-			g = o
-			break
-		}
-		if o.p.Name == name && g == nil {
-			g = o
-		}
+	at := slices.IndexFunc(c.all, func(g *Registration) bool { return g.p.Kernel == name })
+	if at < 0 {
+		at = slices.IndexFunc(c.all, func(g *Registration) bool { return g.p.Name == name })
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if g == nil {
-		return nil, fmt.Errorf("registry: %s on %v: fallback: %w", c.slot.desc.Name, c.slot.dev, &UnknownNameError{Name: name, Near: r.state.nearest(name)})
+	if at < 0 {
+		var known []string
+		for _, g := range c.all {
+			known = append(known, g.p.Name, g.p.Kernel)
+		}
+		return nil, fmt.Errorf("registry: %s on %v: fallback: %w", c.slot.desc.Name, c.slot.dev, &UnknownNameError{Name: name, Near: near(name, known)})
 	}
-	return c.slot.kernel(g, false), nil
+	return c.floors[at], nil
 }

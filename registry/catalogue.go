@@ -102,8 +102,8 @@ func (s *opSet) desc(op Op) *Descriptor {
 }
 
 // clone returns a copy that can grow; published snapshots keep s.
-func (s *opSet) clone() opSet {
-	return opSet{byID: slices.Clone(s.byID), names: maps.Clone(s.names)}
+func (s *opSet) clone() *opSet {
+	return &opSet{byID: slices.Clone(s.byID), names: maps.Clone(s.names)}
 }
 
 // checkName admits 1 to 128 letters, digits and . _ - +

@@ -14,6 +14,7 @@ type chain struct {
 	err       *NoProviderError // when steps is empty
 	dropped   []drop
 	all       []*Registration // every registered provider in chain order
+	floors    []*kernelState  // of all
 	refWhy    string          // why nothing was borrowed
 	fallOn    bool            // a failure that enqueued nothing goes on to the next step
 	entry     Launcher        // the slot's
@@ -29,6 +30,7 @@ type step struct {
 	mark  int   // of the counters that the kernel's fallback entry marks: a borrowed kernel's are the lender's
 	k     *kernelState
 	g     *Registration
+	test  *selfTest     // nil without one
 	seen  atomic.Uint32 // reasons whose fallback event went out
 }
 
@@ -42,6 +44,7 @@ const (
 	guardBorrowed // a CPU kernel on another device
 	guardWarn     // policy warn
 	guardStrict   // registry-wide strict mode
+	guardOutputs  // Options.CheckDeclines
 )
 
 type drop struct {
@@ -110,6 +113,9 @@ func (sl *slot) kernel(g *Registration, borrowed bool) *kernelState {
 // compile builds one chain; verdicts are there. r.mu is held.
 func (s *state) compile(ref slotRef) *chain {
 	c := &chain{slot: s.slot(ref), all: s.regs[slotKey{ref.op, ref.dev.Kind}], fallOn: s.fallOn[ref.op]}
+	for _, g := range c.all {
+		c.floors = append(c.floors, c.slot.kernel(g, false))
+	}
 	usable, dropped := s.ranked(ref.op, ref.dev)
 	c.dropped = dropped
 	var lent []*Registration
@@ -146,14 +152,19 @@ func (s *state) compile(ref slotRef) *chain {
 		if st.k.borrowed {
 			st.mark = s.slot(slotRef{ref.op, tensor.Device{}}).kernel(st.g, false).id
 		}
-		if st.g.p.SelfTest != nil && st.g.test(st.home(ref.dev)).state.Load() == untested {
-			st.guard |= guardTest
+		if st.g.p.SelfTest != nil {
+			if st.test = st.g.test(st.home(ref.dev)); st.test.state.Load() == untested {
+				st.guard |= guardTest
+			}
 		}
 		if st.g.accept != nil {
 			st.guard |= guardAccept
 		}
 		if st.g.p.Library != nil {
 			st.guard |= guardLibrary
+		}
+		if s.opts.CheckDeclines {
+			st.guard |= guardOutputs
 		}
 	}
 	c.steps, c.entry = steps, c.slot.entry
@@ -206,7 +217,7 @@ func (c *chain) below(g *Registration) int {
 
 // derive returns c without the steps that keep refuses (it returns why). The copy is never announced.
 func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
-	n := &chain{slot: c.slot, all: c.all, refWhy: c.refWhy, fallOn: c.fallOn}
+	n := &chain{slot: c.slot, all: c.all, floors: c.floors, refWhy: c.refWhy, fallOn: c.fallOn}
 	n.dropped = append(n.dropped, c.dropped...)
 	var kept []*step
 	for i := range c.steps {
@@ -250,5 +261,5 @@ func (s *step) home(dev tensor.Device) tensor.Device {
 }
 
 func (s *step) copy(o *step) {
-	s.fn, s.guard, s.id, s.mark, s.k, s.g = o.fn, o.guard, o.id, o.mark, o.k, o.g
+	s.fn, s.guard, s.id, s.mark, s.k, s.g, s.test = o.fn, o.guard, o.id, o.mark, o.k, o.g, o.test
 }

@@ -152,9 +152,21 @@ func (s *step) guarded(q *Queue, k *cell, h *Header) Status {
 	if s.mark != s.id {
 		mark = q.cell(s.mark)
 	}
+	var before outputs
+	if s.guard&guardOutputs != 0 {
+		before = copyOutputs(s.k.slot.desc.operands(), h)
+	}
 	st := s.call(q, k, mark, h)
-	if s.guard&guardBorrowed != 0 && st.Code() == OK {
-		s.k.slot.referenceUsed(s)
+	switch st.Code() {
+	case OK:
+		if s.guard&guardBorrowed != 0 {
+			s.k.slot.referenceUsed(s)
+		}
+	case Declined:
+		if name := before.changed(); name != "" {
+			k.failed.Add(1)
+			return h.FailDirty(fmt.Errorf("registry: kernel %s, output %s: %w", s.g.p.Kernel, name, ErrDirtyDecline))
+		}
 	}
 	return st
 }
@@ -166,7 +178,7 @@ func (s *step) refuses(q *Queue, h *Header) Reason {
 		return ReasonNumerics
 	case s.guard&guardCapture != 0 && q.capturing():
 		return ReasonCapture
-	case s.guard&guardTest != 0 && !q.tests && !s.g.believed(q, s.home(s.k.slot.dev)):
+	case s.guard&guardTest != 0 && !q.tests && !s.believed(q):
 		return ReasonDevice
 	case s.guard&guardAccept != 0:
 		return s.g.accept.check(unsafe.Pointer(h))
@@ -232,15 +244,4 @@ func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Statu
 	var tr trace
 	h.Status = c.walk(q, from(c), h, &tr)
 	return h.Status
-}
-
-// visible reports whether the CPU can see every operand of a record.
-func visible(operands []Operand, h *Header) bool {
-	for i := range operands {
-		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), operands[i].Offset))
-		if x.Present() && x.Host == nil && x.Numel() != 0 {
-			return false
-		}
-	}
-	return true
 }

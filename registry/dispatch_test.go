@@ -262,6 +262,29 @@ func TestCapture(t *testing.T) {
 	require.Zero(t, r.GetReferenceTierHits())
 }
 
+// The debugging mode tells of a kernel that declines after it has written an output.
+func TestCheckDeclines(t *testing.T) {
+	for _, check := range []bool{false, true} {
+		r := New(Options{CheckDeclines: check})
+		op, err := r.Define(Descriptor{Name: "probe", Operands: []Operand{{Name: "x", Role: Out, Offset: unsafe.Offsetof(probeArgs{}.X)}}})
+		require.NoError(t, err)
+		add(t, r, op, tensor.CPU, OpProvider{Name: "clean", Priority: 2, Fn: declines(ReasonShape)})
+		add(t, r, op, tensor.CPU, OpProvider{Name: "dirty", Priority: 1, Fn: func(_ *Queue, a unsafe.Pointer) Status {
+			tensor.Slice[float32](&(*probeArgs)(a).X)[1] = 7
+			return Decline(ReasonShape)
+		}})
+		native(t, r, op, tensor.CPU)
+		a := probeArgs{X: tensor.Must(tensor.FromSlice(make([]float32, 4), tensor.F32))}
+		err = r.NewQueue(nil).Launch(op, unsafe.Pointer(&a))
+		if check {
+			require.ErrorIs(t, err, ErrDirtyDecline)
+			require.ErrorContains(t, err, "dirty_probe, output x")
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}
+
 func TestDeterministic(t *testing.T) {
 	r, op := probe(t, Options{})
 	add(t, r, op, tensor.CPU, OpProvider{Name: "fast", Priority: 2, Traits: Traits{Nondeterministic: true}})

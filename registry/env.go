@@ -3,47 +3,12 @@ package registry
 import (
 	"cmp"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
-
-// Options configure a Registry. The zero value is a quiet registry with the reference tier at policy warn.
-type Options struct {
-	Disable           []string          // entries as Registry.Disable takes them
-	Override          map[string]string // op name or alias: kernel or provider that heads the chain
-	Force             map[string]string // op name or alias: the only kernel; beats every other choice
-	Reference         ReferencePolicy
-	Strict            bool     // a launch fails instead of running on a borrowed CPU kernel
-	Stats             bool     // count Selections; events go to standard error if there is no Observer and no Logger
-	Explain           []string // ops whose chain is printed at its first launch; "all"
-	FallbackOnFailure []string // ops that go on to the next kernel after a failure that enqueued nothing
-	Observer          Observer
-	Logger            *slog.Logger // used when Observer is nil; nil: silent
-	ExplainTo         io.Writer    // nil: standard error
-
-	// The rest is read here and used by the packages that it is meant for.
-	Config         string   // file with further settings
-	Threads        int      // CPU worker threads, 0: as many as the machine and its limits give
-	PluginPath     []string // folders of plugin libraries
-	DisablePlugins bool
-	CUBLASLt       string // path of the library
-	CUDASync       bool   // synchronise after each CUDA launch
-	MLX            string // path of the library
-}
-
-// Warning is something in the options or the environment that was not understood or names nothing known.
-type Warning struct {
-	Name string `json:"name"` // variable or option
-	Text string `json:"text"`
-}
-
-// String returns "NAME: text".
-func (w Warning) String() string { return w.Name + ": " + w.Text }
 
 // EnvVar is one row of the environment table.
 type EnvVar struct {

@@ -25,6 +25,7 @@ var (
 	ErrNil           = errors.New("nil argument")
 	ErrArgument      = errors.New("bad argument")
 	ErrBusy          = errors.New("registry busy: a predicate changed it while it was being evaluated")
+	ErrDirtyDecline  = errors.New("kernel declined after it had written an output")
 	ErrSelfTest      = errors.New("self-test failed")
 )
 

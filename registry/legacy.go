@@ -65,7 +65,7 @@ func (r *Registry) GetOpFallback(op Op, dev tensor.Device, name string) (Launche
 	if err != nil {
 		return nil, err
 	}
-	k, err := r.floor(c, name)
+	k, err := c.floor(name)
 	if err != nil {
 		return nil, err
 	}

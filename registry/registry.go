@@ -25,7 +25,8 @@ const maxIndex = 255
 // returns only after a snapshot with its change is published.
 type Registry struct {
 	cur     atomic.Pointer[table]
-	initial *table // what cur holds until the first compile
+	initial *table                // what cur holds until the first compile
+	ops     atomic.Pointer[opSet] // state.ops, for readers
 
 	mu         sync.Mutex
 	state      state
@@ -46,9 +47,9 @@ type state struct {
 	r         *Registry
 	opts      Options
 	sealed    bool
-	ops       opSet // replaced, never changed: snapshots share it
-	described int   // ops of the catalogue taken over
-	defined   Op    // next id
+	ops       *opSet // replaced, never changed: snapshots share it
+	described int    // ops of the catalogue taken over
+	defined   Op     // next id
 	regs      map[slotKey][]*Registration
 	slots     map[slotRef]*slot
 	caps      map[tensor.Device]capsAt // every device that has a row
@@ -104,9 +105,10 @@ func New(o Options) *Registry {
 	r := &Registry{initial: &table{}}
 	r.cells.r = r
 	r.cur.Store(r.initial)
-	r.state = state{r: r, opts: o, ops: opSet{names: map[string]Op{}}, defined: FirstDefined, regs: map[slotKey][]*Registration{},
+	r.state = state{r: r, opts: o, defined: FirstDefined, regs: map[slotKey][]*Registration{},
 		slots: map[slotRef]*slot{}, caps: map[tensor.Device]capsAt{}, policy: map[tensor.Device]ReferencePolicy{},
 		fallOn: map[Op]bool{}, dirty: map[slotRef]bool{}}
+	r.state.setOps(&opSet{names: map[string]Op{}})
 	for k := range tensor.NumKinds {
 		r.state.addDevice(tensor.Device{Kind: tensor.Kind(k)})
 	}
@@ -362,8 +364,13 @@ func (s *state) syncCatalogue() (changed bool) {
 			changed = true
 		}
 	}
-	s.ops = ops
+	s.setOps(ops)
 	return changed
+}
+
+func (s *state) setOps(ops *opSet) {
+	s.ops = ops
+	s.r.ops.Store(ops)
 }
 
 // touch marks the chains of op on every device.
@@ -424,7 +431,8 @@ func (r *Registry) Define(d Descriptor) (Op, error) {
 		if err := ops.add(&n); err != nil {
 			return err
 		}
-		s.ops, op = ops, s.defined
+		s.setOps(ops)
+		op = s.defined
 		s.defined++
 		s.touch(op)
 		return nil
@@ -434,32 +442,33 @@ func (r *Registry) Define(d Descriptor) (Op, error) {
 
 // Describe returns the descriptor of op, and false if the registry has no such op.
 func (r *Registry) Describe(op Op) (Descriptor, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.state.syncCatalogue()
-	if d := r.state.ops.desc(op); d != nil {
+	if d := r.desc(op); d != nil {
 		return d.filled(), true
 	}
 	return Descriptor{}, false
 }
 
+// desc finds an op of the registry's own or of the catalogue, which may be ahead of the registry.
+func (r *Registry) desc(op Op) *Descriptor {
+	if d := r.ops.Load().desc(op); d != nil {
+		return d
+	}
+	catalogue.RLock()
+	defer catalogue.RUnlock()
+	return catalogue.desc(op)
+}
+
 // Lookup finds an op by name or alias among the catalogue's and the registry's own.
 func (r *Registry) Lookup(name string) (Op, bool) {
-	if op, ok := Lookup(name); ok {
+	if op, ok := r.ops.Load().names[name]; ok {
 		return op, true
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	op, ok := r.state.ops.names[name]
-	return op, ok
+	return Lookup(name)
 }
 
 // OpName returns the op's name, or "op(n)".
 func (r *Registry) OpName(op Op) string {
-	if op < FirstDefined {
-		return op.String()
-	}
-	if d, ok := r.Describe(op); ok {
+	if d := r.desc(op); d != nil {
 		return d.Name
 	}
 	return op.String()

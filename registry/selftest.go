@@ -34,27 +34,24 @@ func (g *Registration) test(dev tensor.Device) *selfTest {
 	return t
 }
 
-// believed runs the provider's self-test for device home unless its verdict is known. A failing provider is quarantined
-// with its evidence. While q is capturing nothing can be tested and the answer is no.
-func (g *Registration) believed(q *Queue, home tensor.Device) bool {
-	g.reg.mu.Lock()
-	t := g.test(home)
-	g.reg.mu.Unlock()
-	if t.state.Load() == untested {
+// believed runs the step's self-test unless its verdict is known. A failing provider is quarantined with its evidence.
+// While q is capturing nothing can be tested and the answer is no.
+func (s *step) believed(q *Queue) bool {
+	if s.test.state.Load() == untested {
 		if q.capturing() {
 			return false
 		}
-		t.mu.Lock()
-		fresh := t.state.Load() == untested
+		s.test.mu.Lock()
+		fresh, home := s.test.state.Load() == untested, s.home(s.k.slot.dev)
 		if fresh {
-			t.run(g, q, home)
+			s.test.run(s.g, q, home)
 		}
-		t.mu.Unlock()
+		s.test.mu.Unlock()
 		if fresh {
-			g.tested(t, home)
+			s.g.tested(s.test, home)
 		}
 	}
-	return t.state.Load() == testPassed
+	return s.test.state.Load() == testPassed
 }
 
 // tested publishes chains that know the verdict.
@@ -123,10 +120,8 @@ func (r *Registry) Warm(ctx context.Context, dev device.Device) error {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(append(errs, err)...)
 			}
-			if home := s.home(c.slot.dev); !s.g.believed(q, home) {
-				r.mu.Lock()
-				errs = append(errs, s.g.test(home).err)
-				r.mu.Unlock()
+			if !s.believed(q) {
+				errs = append(errs, s.test.err)
 			}
 		}
 	}

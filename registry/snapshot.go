@@ -11,7 +11,7 @@ import (
 type table struct {
 	gen      uint64
 	devs     []devTable // by deviceNumber
-	ops      opSet
+	ops      *opSet
 	caps     map[tensor.Device]capsAt
 	opts     Options
 	disabled map[string]bool // texts of the entries in force
