@@ -8,13 +8,6 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// The signatures of the tiles; see qtile, ftile and quantize in package simd.
-const (
-	qSignature     = "func(nb int, w, x *byte, ldx int, c *float32, ldc, cols, ahead int)"
-	fSignature     = "func(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc, cols, ahead int)"
-	quantSignature = "func(nb int, x *float32, dst *byte, bias int32)"
-)
-
 const (
 	cacheLine = 64
 	xBlock    = 40 // bytes of a block of quantised activations: 32 quants,
@@ -22,17 +15,24 @@ const (
 	xSum      = 36 // and -bias·Σq
 )
 
-// panel says where things are in one block of a panel.
-type panel struct {
-	bits   int
-	groups int // of 64 bytes: four elements of 16 rows, or twice that
+// packing says where things are in one block of a panel.
+type packing struct {
+	name  string
+	bits  int
+	lines int // of 64 bytes: four elements of 16 rows at 8 bits, eight at 4
 }
 
-func (p panel) name() string { return fmt.Sprintf("Q%d", p.bits) }
-func (p panel) scales() int  { return p.groups * 64 }
-func (p panel) size() int    { return p.scales() + 32 }
+func (p packing) scales() int { return p.lines * 64 }
+func (p packing) size() int   { return p.scales() + 32 }
 
-var panels = []panel{{4, 4}, {8, 8}}
+var packings = []packing{{"Q4", 4, 4}, {"Q8", 8, 8}}
+
+// tile starts the function of a tile; see the type of that name in package simd.
+func (k *kit) tile(name, format string, n, panels int) {
+	k.fn(name, "func(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc, cols, ahead int)",
+		fmt.Sprintf("%s is a tile of %d rows and %d panels, for each of which it", name, n, panels),
+		fmt.Sprintf("equals mul%sRef.", format))
+}
 
 // rows addresses rows that are a stride apart without a pointer for each: row
 // odd·2^e is at base + (odd·stride)·2^e, which is one memory operand.
@@ -80,9 +80,15 @@ func (k *kit) newPointers(n int, base, stride reg.Register) pointers {
 
 func (p pointers) at(m, disp int) operand.Mem { return at(p[m], disp) }
 
+func (p pointers) advance(k *kit, bytes int) {
+	for _, r := range p {
+		k.ADDQ(operand.I32(bytes), r)
+	}
+}
+
 // prefetchBlock fetches a block of weights that is needed later, or only a third
 // of it in a tile of 12 rows: its driver has three of them share the work.
-func (k *kit) prefetchBlock(p panel, n int, w, ahead reg.Register) {
+func (k *kit) prefetchBlock(p packing, n int, w, ahead reg.Register) {
 	lines := (p.size() + cacheLine - 1) / cacheLine
 	if n == 12 {
 		lines = (lines + 2) / 3
@@ -92,17 +98,14 @@ func (k *kit) prefetchBlock(p panel, n int, w, ahead reg.Register) {
 	}
 }
 
-// floats loads the argument name, a distance in elements of four bytes.
-func (k *kit) floats(name string) reg.GPVirtual {
-	r := k.arg(name)
-	k.SHLQ(operand.U8(2), r)
-	return r
-}
-
 // walk calls f with the address of each of n rows of C in turn.
-func (k *kit) walk(n int, c, ldc reg.Register, f func(m int, row reg.Register)) {
-	row := k.GP64()
-	k.MOVQ(c, row)
+func (k *kit) walk(n int, f func(m int, row reg.Register)) {
+	row := k.arg("c")
+	var ldc reg.GPVirtual
+	if n > 1 {
+		ldc = k.arg("ldc")
+		k.SHLQ(operand.U8(2), ldc)
+	}
 	for m := range n {
 		f(m, row)
 		if m < n-1 {
@@ -189,22 +192,38 @@ func (k *kit) unrolled(n reg.GPVirtual, by int, step, advance func(int)) {
 // levels.
 type quantizer struct {
 	k                    *kit
+	negBias              reg.GPVirtual
 	most, tiny, infinity reg.VecVirtual
 }
 
-func (k *kit) newQuantizer() quantizer {
+// newQuantizer starts the function and loads its arguments.
+func (k *kit) newQuantizer(name string) (q quantizer, nb, x, dst reg.Register) {
+	k.fn(name, "func(nb int, x *float32, dst *byte, bias int32)", name+" equals quantizeRef.")
 	constant := func(bits uint32) reg.VecVirtual {
 		r, v := k.GP32(), k.XMM()
 		k.MOVL(operand.U32(bits), r)
 		k.VMOVD(r, v)
 		return v
 	}
-	return quantizer{
+	q = quantizer{
 		k:        k,
+		negBias:  k.GP32(),
 		most:     constant(0x42fe0000), // 127
 		tiny:     constant(0x047fffff), // the number below 2^-118
 		infinity: constant(0x7f800000),
 	}
+	k.Load(k.Param("bias"), q.negBias)
+	k.NEGL(q.negBias)
+	return q, k.arg("nb"), k.arg("x"), k.arg("dst")
+}
+
+// loop ends the function: on to the next block.
+func (q quantizer) loop(nb, x, dst reg.Register) {
+	q.k.ADDQ(operand.I32(4*32), x)
+	q.k.ADDQ(operand.I32(xBlock), dst)
+	q.k.DECQ(nb)
+	q.k.JNZ(operand.LabelRef("block"))
+	q.k.ret()
 }
 
 // scale reduces the eight bit patterns of magnitudes in a to the largest and
@@ -213,13 +232,7 @@ func (k *kit) newQuantizer() quantizer {
 // spoilt.
 func (q quantizer) scale(a, t reg.VecVirtual, dst reg.Register) (id, keep reg.VecVirtual) {
 	k := q.k
-	k.VEXTRACTI128(operand.U8(1), a.AsY(), t.AsX())
-	k.VPMAXSD(t.AsX(), a.AsX(), a.AsX())
-	k.VPSHUFD(operand.U8(0x4e), a.AsX(), t.AsX())
-	k.VPMAXSD(t.AsX(), a.AsX(), a.AsX())
-	k.VPSHUFD(operand.U8(0xb1), a.AsX(), t.AsX())
-	k.VPMAXSD(t.AsX(), a.AsX(), a.AsX())
-
+	k.fold(a, t, k.VPMAXSD)
 	d := k.XMM()
 	id, keep = k.XMM(), k.XMM()
 	k.VDIVSS(q.most, a.AsX(), d)
@@ -233,18 +246,23 @@ func (q quantizer) scale(a, t reg.VecVirtual, dst reg.Register) (id, keep reg.Ve
 	return id, keep
 }
 
-// sum adds the eight words of s and stores their sum times negBias at dst. t is
+// sum adds the eight words of s and stores their sum times -bias at dst. t is
 // spoilt.
-func (q quantizer) sum(s, t reg.VecVirtual, negBias reg.GPVirtual, dst reg.Register) {
+func (q quantizer) sum(s, t reg.VecVirtual, dst reg.Register) {
 	k := q.k
-	k.VEXTRACTI128(operand.U8(1), s.AsY(), t.AsX())
-	k.VPADDD(t.AsX(), s.AsX(), s.AsX())
-	k.VPSHUFD(operand.U8(0x4e), s.AsX(), t.AsX())
-	k.VPADDD(t.AsX(), s.AsX(), s.AsX())
-	k.VPSHUFD(operand.U8(0xb1), s.AsX(), t.AsX())
-	k.VPADDD(t.AsX(), s.AsX(), s.AsX())
+	k.fold(s, t, k.VPADDD)
 	r := k.GP32()
 	k.VMOVD(s.AsX(), r)
-	k.IMULL(negBias, r)
+	k.IMULL(q.negBias, r)
 	k.MOVL(r, at(dst, xSum))
+}
+
+// fold reduces the eight words of v to the first with op. t is spoilt.
+func (k *kit) fold(v, t reg.VecVirtual, op func(...operand.Op)) {
+	k.VEXTRACTI128(operand.U8(1), v.AsY(), t.AsX())
+	op(t.AsX(), v.AsX(), v.AsX())
+	k.VPSHUFD(operand.U8(0x4e), v.AsX(), t.AsX())
+	op(t.AsX(), v.AsX(), v.AsX())
+	k.VPSHUFD(operand.U8(0xb1), v.AsX(), t.AsX())
+	op(t.AsX(), v.AsX(), v.AsX())
 }

@@ -15,16 +15,23 @@ func gemmAVX2(k *kit) {
 		low:   k.words("low", 0x0f0f0f0f),
 		signs: k.words("signs", 0x80808080),
 		ones:  k.words("ones", 0x00010001),
+		order: k.words("order", 0, 4, 1, 5, 2, 6, 3, 7),
 	}
 	g.quantize()
-	for _, p := range panels {
-		for _, rows := range []int{4, 2, 1} {
-			g.qtile(p, rows)
+	for _, p := range packings {
+		for _, n := range []int{4, 2, 1} {
+			if n <= 2 {
+				g.quantTile(p, n, 2)
+			}
+			g.quantTile(p, n, 1)
 		}
 	}
-	for _, w := range []string{"F32", "F16", "BF16"} {
-		for _, rows := range []int{6, 4, 3, 2, 1} {
-			g.ftile(w, rows)
+	for _, format := range []string{"F32", "F16", "BF16"} {
+		for _, n := range []int{6, 4, 3, 2, 1} {
+			if n <= 3 {
+				g.floatTile(format, n, 2)
+			}
+			g.floatTile(format, n, 1)
 		}
 	}
 }
@@ -32,95 +39,114 @@ func gemmAVX2(k *kit) {
 // gemm256 has the constants that are left in memory, where 16 registers are few.
 type gemm256 struct {
 	*kit
-	lanes, low, signs, ones operand.Mem
+	lanes, low, signs, ones, order operand.Mem
 }
 
-// words is a constant of eight equal 32-bit words.
-func (k *kit) words(name string, word uint32) operand.Mem {
+// words is a constant of eight 32-bit words, or of one repeated.
+func (k *kit) words(name string, w ...uint32) operand.Mem {
 	g := k.StaticGlobal(name)
 	k.DataAttributes(attr.RODATA | attr.NOPTR)
 	for i := range 8 {
-		k.AddDatum(4*i, operand.U32(word))
+		k.AddDatum(4*i, operand.U32(w[i%len(w)]))
 	}
 	return g
 }
 
-// halves is a row of 16 floats.
-type halves [2]reg.VecVirtual
-
-func (g *gemm256) rows(n int) []halves {
-	r := make([]halves, n)
+// registers is an array of new registers: for each of n rows, two for each
+// panel.
+func (g *gemm256) registers(n, panels int) [][]reg.VecVirtual {
+	r := make([][]reg.VecVirtual, n)
 	for m := range r {
-		r[m] = halves{g.YMM(), g.YMM()}
+		for range 2 * panels {
+			r[m] = append(r[m], g.YMM())
+		}
 	}
 	return r
 }
 
-// load and store move the first cols columns of the rows of C.
-func (g *gemm256) load(acc []halves) {
+// load reads the tile of C, whose columns may be fewer than the lanes if it has
+// one panel.
+func (g *gemm256) load(acc [][]reg.VecVirtual) {
+	if len(acc[0]) > 2 {
+		g.walk(len(acc), func(m int, row reg.Register) {
+			for h, a := range acc[m] {
+				g.VMOVUPS(at(row, 32*h), a)
+			}
+		})
+		return
+	}
 	sign := g.laneSigns(g.lanes)
-	g.walk(len(acc), g.arg("c"), g.floats("ldc"), func(m int, row reg.Register) {
+	g.walk(len(acc), func(m int, row reg.Register) {
 		for h, a := range acc[m] {
 			g.VMASKMOVPS(at(row, 32*h), sign[h], a)
 		}
 	})
 }
 
-func (g *gemm256) store(acc []halves) {
-	sign := g.laneSigns(g.lanes)
-	g.walk(len(acc), g.arg("c"), g.floats("ldc"), func(m int, row reg.Register) {
-		for h, a := range acc[m] {
-			g.VMASKMOVPS(a, sign[h], at(row, 32*h))
-		}
-	})
+// store ends a tile.
+func (g *gemm256) store(acc [][]reg.VecVirtual) {
+	if len(acc[0]) > 2 {
+		g.walk(len(acc), func(m int, row reg.Register) {
+			for h, a := range acc[m] {
+				g.VMOVUPS(a, at(row, 32*h))
+			}
+		})
+	} else {
+		sign := g.laneSigns(g.lanes)
+		g.walk(len(acc), func(m int, row reg.Register) {
+			for h, a := range acc[m] {
+				g.VMASKMOVPS(a, sign[h], at(row, 32*h))
+			}
+		})
+	}
 	g.ret()
 }
 
-// qtile takes one half of the 16 lanes after the other, so that n integer
-// accumulators are enough.
-func (g *gemm256) qtile(p panel, n int) {
-	name := fmt.Sprintf("mul%sx%dAVX2", p.name(), n)
-	g.fn(name, qSignature, fmt.Sprintf("%s is a qtile of %d rows, each of which equals mul%sRef.", name, n, p.name()))
-	acc := g.rows(n)
+// quantTile takes eight lanes after the other, so that n integer accumulators
+// are enough.
+func (g *gemm256) quantTile(p packing, n, panels int) {
+	g.tile(fmt.Sprintf("mul%sx%dx%dAVX2", p.name, n, 16*panels), p.name, n, panels)
+	acc := g.registers(n, panels)
 	g.load(acc)
-	nb, w, ahead := g.arg("nb"), g.arg("w"), g.arg("ahead")
+	w, ahead := g.newPointers(panels, g.arg("w"), g.arg("size")), g.arg("ahead")
 	x := g.newPointers(n, g.arg("x"), g.arg("ldx"))
+	count := g.argInMemory("n")
 
 	g.Label("block")
-	g.prefetchBlock(p, n, w, ahead)
-	for h := range 2 {
-		sum := make([]reg.VecVirtual, n)
-		for m := range sum {
-			sum[m] = g.YMM()
-		}
-		if p.bits == 4 {
-			g.dotQ4(p, at(w, 32*h), x, sum)
-		} else {
-			g.dotQ8(p, at(w, 32*h), x, sum)
-		}
-		scale := g.YMM()
-		g.VCVTPH2PS(at(w, p.scales()+16*h), scale)
-		for m := range n {
-			t := g.YMM()
-			g.VCVTDQ2PS(sum[m], sum[m])
-			g.VBROADCASTSS(x.at(m, xScale), t)
-			g.VMULPS(scale, t, t)
-			g.VFMADD231PS(t, sum[m], acc[m][h])
+	for z := range panels {
+		g.prefetchBlock(p, n, w[z], ahead)
+		for h := range 2 {
+			sum := make([]reg.VecVirtual, n)
+			for m := range sum {
+				sum[m] = g.YMM()
+			}
+			if p.bits == 4 {
+				g.dotQ4(p, w.at(z, 32*h), x, sum)
+			} else {
+				g.dotQ8(p, w.at(z, 32*h), x, sum)
+			}
+			scale := g.YMM()
+			g.VCVTPH2PS(w.at(z, p.scales()+16*h), scale)
+			for m := range n {
+				t := g.YMM()
+				g.VCVTDQ2PS(sum[m], sum[m])
+				g.VBROADCASTSS(x.at(m, xScale), t)
+				g.VMULPS(scale, t, t)
+				g.VFMADD231PS(t, sum[m], acc[m][2*z+h])
+			}
 		}
 	}
-	g.ADDQ(operand.I32(p.size()), w)
-	for _, row := range x {
-		g.ADDQ(operand.I8(xBlock), row)
-	}
-	g.DECQ(nb)
+	w.advance(g.kit, p.size())
+	x.advance(g.kit, xBlock)
+	g.DECQ(count)
 	g.JNZ(operand.LabelRef("block"))
 	g.store(acc)
 }
 
 // dotQ4 multiplies in 16-bit sums. These hold 16 products of at most 15·127, so
 // that they do not saturate within a block.
-func (g *gemm256) dotQ4(p panel, w operand.Mem, x pointers, sum []reg.VecVirtual) {
-	for j := range p.groups {
+func (g *gemm256) dotQ4(p packing, w operand.Mem, x pointers, sum []reg.VecVirtual) {
+	for j := range p.lines {
 		even, odd := g.YMM(), g.YMM()
 		g.VMOVDQU(w.Offset(64*j), even)
 		g.VPSRLW(operand.U8(4), even, odd)
@@ -150,8 +176,8 @@ func (g *gemm256) dotQ4(p panel, w operand.Mem, x pointers, sum []reg.VecVirtual
 // dotQ8 takes the weights as signed and moves their sign to the activations:
 // |w|·x is at most 128·127, of which a 16-bit sum holds two. (Weights as stored,
 // up to 255, would saturate.) The word for the bias is thereby not needed.
-func (g *gemm256) dotQ8(p panel, w operand.Mem, x pointers, sum []reg.VecVirtual) {
-	for j := range p.groups {
+func (g *gemm256) dotQ8(p packing, w operand.Mem, x pointers, sum []reg.VecVirtual) {
+	for j := range p.lines {
 		signed, size := g.YMM(), g.YMM()
 		g.VMOVDQU(w.Offset(64*j), signed)
 		g.VPXOR(g.signs, signed, signed)
@@ -171,67 +197,59 @@ func (g *gemm256) dotQ8(p panel, w operand.Mem, x pointers, sum []reg.VecVirtual
 	}
 }
 
-// ftile keeps the whole tile of C in registers.
-func (g *gemm256) ftile(format string, n int) {
-	name := fmt.Sprintf("mul%sx%dx16AVX2", format, n)
-	g.fn(name, fSignature, fmt.Sprintf("%s is an ftile of %d rows and one panel, each of which equals mul%sRef.", name, n, format))
-	acc := g.rows(n)
+// floatTile keeps the whole tile of C in registers.
+func (g *gemm256) floatTile(format string, n, panels int) {
+	g.tile(fmt.Sprintf("mul%sx%dx%dAVX2", format, n, 16*panels), format, n, panels)
+	acc := g.registers(n, panels)
 	g.load(acc)
-	count, w, ahead := g.arg("k"), g.arg("w"), g.arg("ahead")
-	x := g.newRows(n, g.arg("x"), g.floats("ldx"))
+	x := g.newRows(n, g.arg("x"), g.arg("ldx"))
+	w := g.newRows(panels, g.arg("w"), g.arg("size"))
+	next := rows{g.arg("ahead"), w.odd}
+	g.ADDQ(w.base, next.base)
 
 	size := 64 // of 16 elements
 	if format != "F32" {
 		size = 32
 	}
 	step := func(u int) {
-		if u*size%cacheLine == 0 {
-			g.PREFETCHT0(operand.Mem{Base: w, Index: ahead, Scale: 1, Disp: u * size})
-		}
-		b := halves{g.YMM(), g.YMM()}
-		for h, b := range b {
-			from := at(w, u*size+h*size/2)
-			switch format {
-			case "F32":
-				g.VMOVUPS(from, b)
-			case "F16":
-				g.VCVTPH2PS(from, b)
-			case "BF16":
-				g.VPMOVZXWD(from, b)
-				g.VPSLLD(operand.U8(16), b, b)
+		for z := range panels {
+			if u*size%cacheLine == 0 {
+				g.PREFETCHT0(next.at(z, u*size))
 			}
-		}
-		for m := range n {
-			a := g.YMM()
-			g.VBROADCASTSS(x.at(m, 4*u), a)
-			for h := range b {
-				g.VFMADD231PS(a, b[h], acc[m][h])
+			b := g.registers(1, 1)[0]
+			for h, b := range b {
+				from := w.at(z, u*size+h*size/2)
+				switch format {
+				case "F32":
+					g.VMOVUPS(from, b)
+				case "F16":
+					g.VCVTPH2PS(from, b)
+				case "BF16":
+					g.VPMOVZXWD(from, b)
+					g.VPSLLD(operand.U8(16), b, b)
+				}
+			}
+			for m := range n {
+				a := g.YMM()
+				g.VBROADCASTSS(x.at(m, 4*u), a)
+				for h := range b {
+					g.VFMADD231PS(a, b[h], acc[m][2*z+h])
+				}
 			}
 		}
 	}
-	advance := func(steps int) {
-		g.ADDQ(operand.I32(steps*size), w)
+	g.unrolled(g.arg("n"), 4, step, func(steps int) {
+		g.ADDQ(operand.I32(steps*size), w.base)
+		g.ADDQ(operand.I32(steps*size), next.base)
 		g.ADDQ(operand.I32(steps*4), x.base)
-	}
-	g.unrolled(count, 4, step, advance)
+	})
 	g.store(acc)
 }
 
 // quantize takes one block of 32 at a time.
 func (g *gemm256) quantize() {
-	order := g.StaticGlobal("order")
-	g.DataAttributes(attr.RODATA | attr.NOPTR)
-	for i, word := range []uint32{0, 4, 1, 5, 2, 6, 3, 7} {
-		g.AddDatum(4*i, operand.U32(word))
-	}
-
-	g.fn("quantizeAVX2", quantSignature, "quantizeAVX2 equals quantizeRef.")
-	nb, x, dst := g.arg("nb"), g.arg("x"), g.arg("dst")
-	bias := g.GP32()
-	g.Load(g.Param("bias"), bias)
-	g.NEGL(bias)
+	q, nb, x, dst := g.newQuantizer("quantizeAVX2")
 	magnitude, bytes := g.broadcast(0x7fffffff), g.broadcast(0x01010101)
-	q := g.newQuantizer()
 
 	g.Label("block")
 	a, t := g.YMM(), g.YMM()
@@ -259,15 +277,11 @@ func (g *gemm256) quantize() {
 	g.VPACKSSDW(v[1], v[0], v[0])
 	g.VPACKSSDW(v[3], v[2], v[2])
 	g.VPACKSSWB(v[2], v[0], v[0])
-	g.VMOVDQU(order, t)
+	g.VMOVDQU(g.order, t)
 	g.VPERMD(v[0], t, v[0])
 	g.VMOVDQU(v[0], at(dst, 0))
 	g.VPMADDUBSW(v[0], bytes, v[0])
 	g.VPMADDWD(g.ones, v[0], v[0])
-	q.sum(v[0], t, bias, dst)
-	g.ADDQ(operand.I32(128), x)
-	g.ADDQ(operand.I8(xBlock), dst)
-	g.DECQ(nb)
-	g.JNZ(operand.LabelRef("block"))
-	g.ret()
+	q.sum(v[0], t, dst)
+	q.loop(nb, x, dst)
 }

@@ -49,43 +49,31 @@ func BenchmarkTiles(b *testing.B) {
 		int8Peak := func() float64 { return float64(s.PeakInt8(5000)) }
 		f32Peak := func() float64 { return float64(s.PeakF32(5000)) }
 		r := rand.New(rand.NewPCG(1, 1))
-		for _, f := range []Format{Q4_0, Q8_0} {
-			const k = 1024
-			w := make([]byte, f.PanelSize(k))
+		for _, f := range allFormats {
+			k, xsize, peak := floatCut.run, 4*floatCut.run, f32Peak
+			n := k
+			if f.Quantized() {
+				k = 512
+				n, xsize, peak = k/block, QuantizedStride(k), int8Peak
+			}
+			size := f.PanelSize(k)
+			w := make([]byte, 2*size)
 			weights(r, f, w, false)
-			for _, t := range s.qtiles[f] {
-				b.Run(fmt.Sprintf("%s/%dx16", f, t.rows), func(b *testing.B) {
-					stride := QuantizedStride(k)
-					x, c := make([]byte, t.rows*stride), make([]float32, t.rows*Lanes)
+			for _, t := range s.tiles[f] {
+				b.Run(fmt.Sprintf("%s/%dx%d", f, t.rows, t.panels*Lanes), func(b *testing.B) {
+					x, c := make([]byte, t.rows*xsize), make([]float32, t.rows*t.panels*Lanes)
 					for m := range t.rows {
-						xrow(r, x[m*stride:], f, k/block, false)
+						if f.Quantized() {
+							xrow(r, x[m*xsize:], f, n, false)
+						}
 					}
 					versus(b, "GOP/s", func() float64 {
-						const n = 50
-						for range n {
-							t.run(k/block, &w[0], &x[0], stride, &c[0], Lanes, Lanes, 0)
+						const calls = 100
+						for range calls {
+							t.run(n, &w[0], size, &x[0], xsize, &c[0], t.panels*Lanes, t.panels*Lanes, 0)
 						}
-						return 2 * n * k * Lanes * float64(t.rows)
-					}, int8Peak)
-				})
-			}
-		}
-		for _, f := range []Format{F32, F16, BF16} {
-			for _, t := range s.ftiles[f] {
-				b.Run(fmt.Sprintf("%s/%dx%d", f, t.rows, t.panels*Lanes), func(b *testing.B) {
-					const k = fK
-					size := f.PanelSize(k)
-					w, x, c := make([]byte, t.panels*size), make([]float32, t.rows*(k+16)), make([]float32, t.rows*t.panels*Lanes)
-					weights(r, f, w, false)
-					oddFloats(r, x, false)
-					versus(b, "GFLOP/s", func() float64 {
-						const n = 200
-						for range n {
-							clear(c)
-							t.run(k, &w[0], size, &x[0], k+16, &c[0], t.panels*Lanes, t.panels*Lanes, 0)
-						}
-						return 2 * n * k * Lanes * float64(t.rows*t.panels)
-					}, f32Peak)
+						return 2 * calls * float64(k*Lanes*t.rows*t.panels)
+					}, peak)
 				})
 			}
 		}

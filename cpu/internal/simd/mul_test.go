@@ -108,7 +108,7 @@ func TestMulQ(t *testing.T) {
 							cols := min(Lanes, n-p*Lanes)
 							out := want[row*ldc+p*Lanes:][:cols]
 							clear(out)
-							portable.qtiles[f][0].run(k/block, &w[p*f.PanelSize(k)], &xq[row*QuantizedStride(k)], 0, &out[0], 0, cols, 0)
+							portable.tiles[f][0].run(k/block, &w[p*f.PanelSize(k)], 0, &xq[row*QuantizedStride(k)], 0, &out[0], 0, cols, 0)
 						}
 					}
 					for p := range Panels(n) { // two shares, the second in two parts
@@ -152,7 +152,7 @@ func TestMulF(t *testing.T) {
 							cols := min(Lanes, n-p*Lanes)
 							out := want[row*ldc+p*Lanes:][:cols]
 							clear(out)
-							portable.ftiles[f][0].run(k, &w[p*f.PanelSize(k)], 0, &x[row*ldx], 0, &out[0], 0, cols, 0)
+							portable.tiles[f][0].run(k, &w[p*f.PanelSize(k)], 0, (*byte)(unsafe.Pointer(&x[row*ldx])), 0, &out[0], 0, cols, 0)
 						}
 					}
 					s.MulF(f, c, ldc, x, ldx, w, m, n, k, 0, Panels(n))

@@ -24,8 +24,7 @@ type Set struct {
 	missing func() string
 
 	quantize quantize
-	qtiles   [formats][]qtile // most rows first
-	ftiles   [formats][]ftile // two panels before one, most rows first
+	tiles    [formats][]tile // most rows first, and two panels before one
 
 	peak      peaks
 	readBytes func(p *byte, n int) uint64
@@ -50,11 +49,9 @@ var portable = &Set{
 	Vec:     portableVec,
 
 	quantize: quantizeRef,
-	qtiles: [formats][]qtile{
-		Q4_0: {{1, mulQ4Ref}},
-		Q8_0: {{1, mulQ8Ref}},
-	},
-	ftiles: [formats][]ftile{
+	tiles: [formats][]tile{
+		Q4_0: {{1, 1, mulQ4Ref}},
+		Q8_0: {{1, 1, mulQ8Ref}},
 		F32:  {{1, 1, mulF32Ref}},
 		F16:  {{1, 1, mulF16Ref}},
 		BF16: {{1, 1, mulBF16Ref}},

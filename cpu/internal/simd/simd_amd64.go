@@ -18,22 +18,46 @@ var avx512vnni = &Set{
 	Vec: vec512.vec(),
 
 	quantize: quantizeAVX512,
-	qtiles: [formats][]qtile{
-		Q4_0: {{12, mulQ4x12AVX512}, {8, mulQ4x8AVX512}, {4, mulQ4x4AVX512}, {3, mulQ4x3AVX512}, {2, mulQ4x2AVX512}, {1, mulQ4x1AVX512}},
-		Q8_0: {{12, mulQ8x12AVX512}, {8, mulQ8x8AVX512}, {4, mulQ8x4AVX512}, {3, mulQ8x3AVX512}, {2, mulQ8x2AVX512}, {1, mulQ8x1AVX512}},
-	},
-	ftiles: [formats][]ftile{
+	tiles: [formats][]tile{
+		Q4_0: {
+			{12, 1, mulQ4x12x16AVX512},
+			{8, 1, mulQ4x8x16AVX512},
+			{4, 2, mulQ4x4x32AVX512}, {4, 1, mulQ4x4x16AVX512},
+			{3, 2, mulQ4x3x32AVX512}, {3, 1, mulQ4x3x16AVX512},
+			{2, 2, mulQ4x2x32AVX512}, {2, 1, mulQ4x2x16AVX512},
+			{1, 2, mulQ4x1x32AVX512}, {1, 1, mulQ4x1x16AVX512},
+		},
+		Q8_0: {
+			{12, 1, mulQ8x12x16AVX512},
+			{8, 1, mulQ8x8x16AVX512},
+			{4, 2, mulQ8x4x32AVX512}, {4, 1, mulQ8x4x16AVX512},
+			{3, 2, mulQ8x3x32AVX512}, {3, 1, mulQ8x3x16AVX512},
+			{2, 2, mulQ8x2x32AVX512}, {2, 1, mulQ8x2x16AVX512},
+			{1, 2, mulQ8x1x32AVX512}, {1, 1, mulQ8x1x16AVX512},
+		},
 		F32: {
-			{12, 2, mulF32x12x32AVX512}, {8, 2, mulF32x8x32AVX512}, {4, 2, mulF32x4x32AVX512}, {3, 2, mulF32x3x32AVX512}, {2, 2, mulF32x2x32AVX512}, {1, 2, mulF32x1x32AVX512},
-			{12, 1, mulF32x12x16AVX512}, {8, 1, mulF32x8x16AVX512}, {4, 1, mulF32x4x16AVX512}, {3, 1, mulF32x3x16AVX512}, {2, 1, mulF32x2x16AVX512}, {1, 1, mulF32x1x16AVX512},
+			{12, 2, mulF32x12x32AVX512}, {12, 1, mulF32x12x16AVX512},
+			{8, 2, mulF32x8x32AVX512}, {8, 1, mulF32x8x16AVX512},
+			{4, 2, mulF32x4x32AVX512}, {4, 1, mulF32x4x16AVX512},
+			{3, 2, mulF32x3x32AVX512}, {3, 1, mulF32x3x16AVX512},
+			{2, 2, mulF32x2x32AVX512}, {2, 1, mulF32x2x16AVX512},
+			{1, 2, mulF32x1x32AVX512}, {1, 1, mulF32x1x16AVX512},
 		},
 		F16: {
-			{12, 2, mulF16x12x32AVX512}, {8, 2, mulF16x8x32AVX512}, {4, 2, mulF16x4x32AVX512}, {3, 2, mulF16x3x32AVX512}, {2, 2, mulF16x2x32AVX512}, {1, 2, mulF16x1x32AVX512},
-			{12, 1, mulF16x12x16AVX512}, {8, 1, mulF16x8x16AVX512}, {4, 1, mulF16x4x16AVX512}, {3, 1, mulF16x3x16AVX512}, {2, 1, mulF16x2x16AVX512}, {1, 1, mulF16x1x16AVX512},
+			{12, 2, mulF16x12x32AVX512}, {12, 1, mulF16x12x16AVX512},
+			{8, 2, mulF16x8x32AVX512}, {8, 1, mulF16x8x16AVX512},
+			{4, 2, mulF16x4x32AVX512}, {4, 1, mulF16x4x16AVX512},
+			{3, 2, mulF16x3x32AVX512}, {3, 1, mulF16x3x16AVX512},
+			{2, 2, mulF16x2x32AVX512}, {2, 1, mulF16x2x16AVX512},
+			{1, 2, mulF16x1x32AVX512}, {1, 1, mulF16x1x16AVX512},
 		},
 		BF16: {
-			{12, 2, mulBF16x12x32AVX512}, {8, 2, mulBF16x8x32AVX512}, {4, 2, mulBF16x4x32AVX512}, {3, 2, mulBF16x3x32AVX512}, {2, 2, mulBF16x2x32AVX512}, {1, 2, mulBF16x1x32AVX512},
-			{12, 1, mulBF16x12x16AVX512}, {8, 1, mulBF16x8x16AVX512}, {4, 1, mulBF16x4x16AVX512}, {3, 1, mulBF16x3x16AVX512}, {2, 1, mulBF16x2x16AVX512}, {1, 1, mulBF16x1x16AVX512},
+			{12, 2, mulBF16x12x32AVX512}, {12, 1, mulBF16x12x16AVX512},
+			{8, 2, mulBF16x8x32AVX512}, {8, 1, mulBF16x8x16AVX512},
+			{4, 2, mulBF16x4x32AVX512}, {4, 1, mulBF16x4x16AVX512},
+			{3, 2, mulBF16x3x32AVX512}, {3, 1, mulBF16x3x16AVX512},
+			{2, 2, mulBF16x2x32AVX512}, {2, 1, mulBF16x2x16AVX512},
+			{1, 2, mulBF16x1x32AVX512}, {1, 1, mulBF16x1x16AVX512},
 		},
 	},
 
@@ -47,14 +71,38 @@ var avx2 = &Set{
 	Vec:     vec256.vec(),
 
 	quantize: quantizeAVX2,
-	qtiles: [formats][]qtile{
-		Q4_0: {{4, mulQ4x4AVX2}, {2, mulQ4x2AVX2}, {1, mulQ4x1AVX2}},
-		Q8_0: {{4, mulQ8x4AVX2}, {2, mulQ8x2AVX2}, {1, mulQ8x1AVX2}},
-	},
-	ftiles: [formats][]ftile{
-		F32:  {{6, 1, mulF32x6x16AVX2}, {4, 1, mulF32x4x16AVX2}, {3, 1, mulF32x3x16AVX2}, {2, 1, mulF32x2x16AVX2}, {1, 1, mulF32x1x16AVX2}},
-		F16:  {{6, 1, mulF16x6x16AVX2}, {4, 1, mulF16x4x16AVX2}, {3, 1, mulF16x3x16AVX2}, {2, 1, mulF16x2x16AVX2}, {1, 1, mulF16x1x16AVX2}},
-		BF16: {{6, 1, mulBF16x6x16AVX2}, {4, 1, mulBF16x4x16AVX2}, {3, 1, mulBF16x3x16AVX2}, {2, 1, mulBF16x2x16AVX2}, {1, 1, mulBF16x1x16AVX2}},
+	tiles: [formats][]tile{
+		Q4_0: {
+			{4, 1, mulQ4x4x16AVX2},
+			{2, 2, mulQ4x2x32AVX2}, {2, 1, mulQ4x2x16AVX2},
+			{1, 2, mulQ4x1x32AVX2}, {1, 1, mulQ4x1x16AVX2},
+		},
+		Q8_0: {
+			{4, 1, mulQ8x4x16AVX2},
+			{2, 2, mulQ8x2x32AVX2}, {2, 1, mulQ8x2x16AVX2},
+			{1, 2, mulQ8x1x32AVX2}, {1, 1, mulQ8x1x16AVX2},
+		},
+		F32: {
+			{6, 1, mulF32x6x16AVX2},
+			{4, 1, mulF32x4x16AVX2},
+			{3, 2, mulF32x3x32AVX2}, {3, 1, mulF32x3x16AVX2},
+			{2, 2, mulF32x2x32AVX2}, {2, 1, mulF32x2x16AVX2},
+			{1, 2, mulF32x1x32AVX2}, {1, 1, mulF32x1x16AVX2},
+		},
+		F16: {
+			{6, 1, mulF16x6x16AVX2},
+			{4, 1, mulF16x4x16AVX2},
+			{3, 2, mulF16x3x32AVX2}, {3, 1, mulF16x3x16AVX2},
+			{2, 2, mulF16x2x32AVX2}, {2, 1, mulF16x2x16AVX2},
+			{1, 2, mulF16x1x32AVX2}, {1, 1, mulF16x1x16AVX2},
+		},
+		BF16: {
+			{6, 1, mulBF16x6x16AVX2},
+			{4, 1, mulBF16x4x16AVX2},
+			{3, 2, mulBF16x3x32AVX2}, {3, 1, mulBF16x3x16AVX2},
+			{2, 2, mulBF16x2x32AVX2}, {2, 1, mulBF16x2x16AVX2},
+			{1, 2, mulBF16x1x32AVX2}, {1, 1, mulBF16x1x16AVX2},
+		},
 	},
 
 	peak:      peaks{peakInt8AVX2, peakF32AVX2, 64, 16},

@@ -43,355 +43,550 @@ func readBytesAVX2(p *byte, n int) (x uint64)
 //go:noescape
 func quantizeAVX512(nb int, x *float32, dst *byte, bias int32)
 
-// mulQ4x12AVX512 is a qtile of 12 rows, each of which equals mulQ4Ref.
+// mulQ4x12x16AVX512 is a tile of 12 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x12AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x12x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x8AVX512 is a qtile of 8 rows, each of which equals mulQ4Ref.
+// mulQ4x8x16AVX512 is a tile of 8 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x8AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x8x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x4AVX512 is a qtile of 4 rows, each of which equals mulQ4Ref.
+// mulQ4x4x32AVX512 is a tile of 4 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x4AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x4x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x3AVX512 is a qtile of 3 rows, each of which equals mulQ4Ref.
+// mulQ4x4x16AVX512 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x3AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x4x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x2AVX512 is a qtile of 2 rows, each of which equals mulQ4Ref.
+// mulQ4x3x32AVX512 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x2AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x3x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x1AVX512 is a qtile of 1 rows, each of which equals mulQ4Ref.
+// mulQ4x3x16AVX512 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x1AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x3x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x12AVX512 is a qtile of 12 rows, each of which equals mulQ8Ref.
+// mulQ4x2x32AVX512 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ8x12AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x2x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x8AVX512 is a qtile of 8 rows, each of which equals mulQ8Ref.
+// mulQ4x2x16AVX512 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ8x8AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x2x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x4AVX512 is a qtile of 4 rows, each of which equals mulQ8Ref.
+// mulQ4x1x32AVX512 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ8x4AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x1x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x3AVX512 is a qtile of 3 rows, each of which equals mulQ8Ref.
+// mulQ4x1x16AVX512 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ8x3AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x1x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x2AVX512 is a qtile of 2 rows, each of which equals mulQ8Ref.
+// mulQ8x12x16AVX512 is a tile of 12 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulQ8x2AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x12x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x1AVX512 is a qtile of 1 rows, each of which equals mulQ8Ref.
+// mulQ8x8x16AVX512 is a tile of 8 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulQ8x1AVX512(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x8x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x12x32AVX512 is an ftile of 12 rows and 2 panels, each of which equals mulF32Ref.
+// mulQ8x4x32AVX512 is a tile of 4 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x12x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x4x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x8x32AVX512 is an ftile of 8 rows and 2 panels, each of which equals mulF32Ref.
+// mulQ8x4x16AVX512 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x8x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x4x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x4x32AVX512 is an ftile of 4 rows and 2 panels, each of which equals mulF32Ref.
+// mulQ8x3x32AVX512 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x4x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x3x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x3x32AVX512 is an ftile of 3 rows and 2 panels, each of which equals mulF32Ref.
+// mulQ8x3x16AVX512 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x3x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x3x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x2x32AVX512 is an ftile of 2 rows and 2 panels, each of which equals mulF32Ref.
+// mulQ8x2x32AVX512 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x2x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x2x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x1x32AVX512 is an ftile of 1 rows and 2 panels, each of which equals mulF32Ref.
+// mulQ8x2x16AVX512 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x1x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x2x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x12x16AVX512 is an ftile of 12 rows and 1 panels, each of which equals mulF32Ref.
+// mulQ8x1x32AVX512 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x12x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x1x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x8x16AVX512 is an ftile of 8 rows and 1 panels, each of which equals mulF32Ref.
+// mulQ8x1x16AVX512 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x8x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x1x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulF32Ref.
+// mulF32x12x32AVX512 is a tile of 12 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF32x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x12x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x3x16AVX512 is an ftile of 3 rows and 1 panels, each of which equals mulF32Ref.
+// mulF32x12x16AVX512 is a tile of 12 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF32x3x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x12x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulF32Ref.
+// mulF32x8x32AVX512 is a tile of 8 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF32x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x8x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x1x16AVX512 is an ftile of 1 rows and 1 panels, each of which equals mulF32Ref.
+// mulF32x8x16AVX512 is a tile of 8 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF32x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x8x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x12x32AVX512 is an ftile of 12 rows and 2 panels, each of which equals mulF16Ref.
+// mulF32x4x32AVX512 is a tile of 4 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x12x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x4x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x8x32AVX512 is an ftile of 8 rows and 2 panels, each of which equals mulF16Ref.
+// mulF32x4x16AVX512 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x8x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x4x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x4x32AVX512 is an ftile of 4 rows and 2 panels, each of which equals mulF16Ref.
+// mulF32x3x32AVX512 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x4x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x3x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x3x32AVX512 is an ftile of 3 rows and 2 panels, each of which equals mulF16Ref.
+// mulF32x3x16AVX512 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x3x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x3x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x2x32AVX512 is an ftile of 2 rows and 2 panels, each of which equals mulF16Ref.
+// mulF32x2x32AVX512 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x2x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x2x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x1x32AVX512 is an ftile of 1 rows and 2 panels, each of which equals mulF16Ref.
+// mulF32x2x16AVX512 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x1x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x2x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x12x16AVX512 is an ftile of 12 rows and 1 panels, each of which equals mulF16Ref.
+// mulF32x1x32AVX512 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x12x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x1x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x8x16AVX512 is an ftile of 8 rows and 1 panels, each of which equals mulF16Ref.
+// mulF32x1x16AVX512 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x8x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x1x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulF16Ref.
+// mulF16x12x32AVX512 is a tile of 12 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulF16x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x12x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x3x16AVX512 is an ftile of 3 rows and 1 panels, each of which equals mulF16Ref.
+// mulF16x12x16AVX512 is a tile of 12 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulF16x3x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x12x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulF16Ref.
+// mulF16x8x32AVX512 is a tile of 8 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulF16x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x8x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x1x16AVX512 is an ftile of 1 rows and 1 panels, each of which equals mulF16Ref.
+// mulF16x8x16AVX512 is a tile of 8 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulF16x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x8x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x12x32AVX512 is an ftile of 12 rows and 2 panels, each of which equals mulBF16Ref.
+// mulF16x4x32AVX512 is a tile of 4 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x12x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x4x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x8x32AVX512 is an ftile of 8 rows and 2 panels, each of which equals mulBF16Ref.
+// mulF16x4x16AVX512 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x8x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x4x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x4x32AVX512 is an ftile of 4 rows and 2 panels, each of which equals mulBF16Ref.
+// mulF16x3x32AVX512 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x4x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x3x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x3x32AVX512 is an ftile of 3 rows and 2 panels, each of which equals mulBF16Ref.
+// mulF16x3x16AVX512 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x3x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x3x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x2x32AVX512 is an ftile of 2 rows and 2 panels, each of which equals mulBF16Ref.
+// mulF16x2x32AVX512 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x2x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x2x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x1x32AVX512 is an ftile of 1 rows and 2 panels, each of which equals mulBF16Ref.
+// mulF16x2x16AVX512 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x1x32AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x2x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x12x16AVX512 is an ftile of 12 rows and 1 panels, each of which equals mulBF16Ref.
+// mulF16x1x32AVX512 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x12x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x1x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x8x16AVX512 is an ftile of 8 rows and 1 panels, each of which equals mulBF16Ref.
+// mulF16x1x16AVX512 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x8x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x1x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x4x16AVX512 is an ftile of 4 rows and 1 panels, each of which equals mulBF16Ref.
+// mulBF16x12x32AVX512 is a tile of 12 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x4x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x12x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x3x16AVX512 is an ftile of 3 rows and 1 panels, each of which equals mulBF16Ref.
+// mulBF16x12x16AVX512 is a tile of 12 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x3x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x12x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x2x16AVX512 is an ftile of 2 rows and 1 panels, each of which equals mulBF16Ref.
+// mulBF16x8x32AVX512 is a tile of 8 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x2x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x8x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x1x16AVX512 is an ftile of 1 rows and 1 panels, each of which equals mulBF16Ref.
+// mulBF16x8x16AVX512 is a tile of 8 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
 //
 //go:noescape
-func mulBF16x1x16AVX512(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulBF16x8x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x4x32AVX512 is a tile of 4 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x4x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x4x16AVX512 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x4x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x3x32AVX512 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x3x16AVX512 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x32AVX512 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x16AVX512 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x32AVX512 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x32AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x16AVX512 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x16AVX512(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // quantizeAVX2 equals quantizeRef.
 //
 //go:noescape
 func quantizeAVX2(nb int, x *float32, dst *byte, bias int32)
 
-// mulQ4x4AVX2 is a qtile of 4 rows, each of which equals mulQ4Ref.
+// mulQ4x4x16AVX2 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x4AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x2AVX2 is a qtile of 2 rows, each of which equals mulQ4Ref.
+// mulQ4x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x2AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x2x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ4x1AVX2 is a qtile of 1 rows, each of which equals mulQ4Ref.
+// mulQ4x2x16AVX2 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ4x1AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x2x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x4AVX2 is a qtile of 4 rows, each of which equals mulQ8Ref.
+// mulQ4x1x32AVX2 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ8x4AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x1x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x2AVX2 is a qtile of 2 rows, each of which equals mulQ8Ref.
+// mulQ4x1x16AVX2 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
 //
 //go:noescape
-func mulQ8x2AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ4x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulQ8x1AVX2 is a qtile of 1 rows, each of which equals mulQ8Ref.
+// mulQ8x4x16AVX2 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulQ8x1AVX2(nb int, w *byte, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x6x16AVX2 is an ftile of 6 rows and one panel, each of which equals mulF32Ref.
+// mulQ8x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x2x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x4x16AVX2 is an ftile of 4 rows and one panel, each of which equals mulF32Ref.
+// mulQ8x2x16AVX2 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x2x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x3x16AVX2 is an ftile of 3 rows and one panel, each of which equals mulF32Ref.
+// mulQ8x1x32AVX2 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x3x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x1x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulF32Ref.
+// mulQ8x1x16AVX2 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
 //
 //go:noescape
-func mulF32x2x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulQ8x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF32x1x16AVX2 is an ftile of 1 rows and one panel, each of which equals mulF32Ref.
+// mulF32x6x16AVX2 is a tile of 6 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF32x1x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x6x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x6x16AVX2 is an ftile of 6 rows and one panel, each of which equals mulF16Ref.
+// mulF32x4x16AVX2 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x4x16AVX2 is an ftile of 4 rows and one panel, each of which equals mulF16Ref.
+// mulF32x3x32AVX2 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x3x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x3x16AVX2 is an ftile of 3 rows and one panel, each of which equals mulF16Ref.
+// mulF32x3x16AVX2 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x3x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x3x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulF16Ref.
+// mulF32x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x2x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x2x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulF16x1x16AVX2 is an ftile of 1 rows and one panel, each of which equals mulF16Ref.
+// mulF32x2x16AVX2 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulF16x1x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x2x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x6x16AVX2 is an ftile of 6 rows and one panel, each of which equals mulBF16Ref.
+// mulF32x1x32AVX2 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulBF16x6x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x1x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x4x16AVX2 is an ftile of 4 rows and one panel, each of which equals mulBF16Ref.
+// mulF32x1x16AVX2 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulF32Ref.
 //
 //go:noescape
-func mulBF16x4x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF32x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x3x16AVX2 is an ftile of 3 rows and one panel, each of which equals mulBF16Ref.
+// mulF16x6x16AVX2 is a tile of 6 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x3x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x6x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x2x16AVX2 is an ftile of 2 rows and one panel, each of which equals mulBF16Ref.
+// mulF16x4x16AVX2 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x2x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// mulBF16x1x16AVX2 is an ftile of 1 rows and one panel, each of which equals mulBF16Ref.
+// mulF16x3x32AVX2 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulF16Ref.
 //
 //go:noescape
-func mulBF16x1x16AVX2(k int, w *byte, size int, x *float32, ldx int, c *float32, ldc int, cols int, ahead int)
+func mulF16x3x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x3x16AVX2 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulF16Ref.
+//
+//go:noescape
+func mulF16x3x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulF16Ref.
+//
+//go:noescape
+func mulF16x2x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x2x16AVX2 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulF16Ref.
+//
+//go:noescape
+func mulF16x2x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x1x32AVX2 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulF16Ref.
+//
+//go:noescape
+func mulF16x1x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulF16x1x16AVX2 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulF16Ref.
+//
+//go:noescape
+func mulF16x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x6x16AVX2 is a tile of 6 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x6x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x4x16AVX2 is a tile of 4 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x3x32AVX2 is a tile of 3 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x3x16AVX2 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x3x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x2x16AVX2 is a tile of 2 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x2x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x32AVX2 is a tile of 1 rows and 2 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulBF16x1x16AVX2 is a tile of 1 rows and 1 panels, for each of which it
+// equals mulBF16Ref.
+//
+//go:noescape
+func mulBF16x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // dotAVX512 returns Σ a[i]·b[i].
 //

@@ -177,16 +177,14 @@ func unpoisoned(t *testing.T, c []float32, ldc, cols int) {
 	}
 }
 
-func TestQuantTiles(t *testing.T) {
+func TestTiles(t *testing.T) {
 	eachTier(t, func(t *testing.T, s *Set) {
-		for _, f := range []Format{Q4_0, Q8_0} {
-			for _, tile := range s.qtiles[f] {
+		for _, f := range allFormats {
+			for _, tile := range s.tiles[f] {
 				for _, edge := range guard.Edges {
-					t.Run(fmt.Sprintf("%d/%d/%s", f, tile.rows, edge), func(t *testing.T) {
-						for nb := range 6 {
-							for cols := 1; cols <= Lanes; cols++ {
-								checkQuantTile(t, s, f, &tile, edge, nb+1, cols, uint64(nb*100+cols))
-							}
+					t.Run(fmt.Sprintf("%s/%dx%d/%s", f, tile.rows, tile.panels*Lanes, edge), func(t *testing.T) {
+						for seed := range uint64(150) {
+							checkTile(t, f, &tile, edge, seed)
 						}
 					})
 				}
@@ -195,77 +193,50 @@ func TestQuantTiles(t *testing.T) {
 	})
 }
 
-func checkQuantTile(t *testing.T, s *Set, f Format, tile *qtile, edge guard.Edge, nb, cols int, seed uint64) {
+// checkTile holds a tile against the reference of single rows and panels. The
+// strides are such that nothing is aligned, and C has poison between its rows.
+func checkTile(t *testing.T, f Format, tile *tile, edge guard.Edge, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	wild := seed%3 == 0
-	ref := portable.qtiles[f][0].run
-	pad := r.IntN(3) // so that nothing is aligned
-	stride, ldc := nb*xBlock+pad, Lanes+pad
-	w := guard.Slice[byte](t, nb*f.blockSize(), edge)
-	x := guard.Slice[byte](t, (tile.rows-1)*stride+nb*xBlock, edge)
-	c := guard.Slice[float32](t, (tile.rows-1)*ldc+cols, edge)
-	weights(r, f, w, wild)
-	poisoned(c)
-	for m := range tile.rows {
-		xrow(r, x[m*stride:], f, nb, wild)
-		oddFloats(r, c[m*ldc:][:cols], wild)
+	n, cols, pad := 1+r.IntN(7), tile.panels*Lanes, r.IntN(4)
+	if tile.panels == 1 {
+		cols = 1 + int(seed)%Lanes
 	}
-	want := append([]float32(nil), c...)
-	for m := range tile.rows {
-		ref(nb, &w[0], &x[m*stride], 0, &want[m*ldc], 0, cols, 0)
+	k, step := n, 4
+	if f.Quantized() {
+		k, step = n*block, xBlock
+	} else if seed%2 == 0 {
+		n *= 5
+		k = n
 	}
-	tile.run(nb, &w[0], &x[0], stride, &c[0], ldc, cols, f.blockSize())
-	sameBits(t, want, c, fmt.Sprintf("nb=%d cols=%d seed=%d", nb, cols, seed))
-	unpoisoned(t, c, ldc, cols)
-}
-
-func TestFloatTiles(t *testing.T) {
-	eachTier(t, func(t *testing.T, s *Set) {
-		for _, f := range []Format{F32, F16, BF16} {
-			for _, tile := range s.ftiles[f] {
-				for _, edge := range guard.Edges {
-					t.Run(fmt.Sprintf("%d/%dx%d/%s", f, tile.rows, tile.panels*Lanes, edge), func(t *testing.T) {
-						for k := 1; k <= 18; k++ {
-							cols := []int{2 * Lanes}
-							if tile.panels == 1 {
-								cols = []int{1, 1 + k%Lanes, 7, 8, 9, Lanes}
-							}
-							for _, n := range cols {
-								checkFloatTile(t, s, f, &tile, edge, k, n, uint64(k*100+n))
-							}
-						}
-					})
-				}
-			}
-		}
-	})
-}
-
-func checkFloatTile(t *testing.T, s *Set, f Format, tile *ftile, edge guard.Edge, k, cols int, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 2))
-	wild := seed%3 == 0
-	ref := portable.ftiles[f][0].run
-	pad := r.IntN(3)
-	ldx, ldc, size := k+pad, tile.panels*Lanes+pad, f.PanelSize(k)+pad
+	size, ldx, ldc := f.PanelSize(k)+pad, n*step+pad, tile.panels*Lanes+pad
 	w := guard.Slice[byte](t, (tile.panels-1)*size+f.PanelSize(k), edge)
-	x := guard.Slice[float32](t, (tile.rows-1)*ldx+k, edge)
+	x := guard.Slice[byte](t, (tile.rows-1)*ldx+n*step, edge)
 	c := guard.Slice[float32](t, (tile.rows-1)*ldc+cols, edge)
-	oddFloats(r, x, wild)
 	poisoned(c)
 	for p := range tile.panels {
 		weights(r, f, w[p*size:][:f.PanelSize(k)], wild)
 	}
 	for m := range tile.rows {
+		if row := x[m*ldx:][:n*step]; f.Quantized() {
+			xrow(r, row, f, n, wild)
+		} else {
+			v := make([]float32, n)
+			oddFloats(r, v, wild)
+			for i, v := range v {
+				putWord(row, i, math.Float32bits(v))
+			}
+		}
 		oddFloats(r, c[m*ldc:][:cols], wild)
 	}
 	want := append([]float32(nil), c...)
 	for m := range tile.rows {
 		for p := range tile.panels {
-			ref(k, &w[p*size], 0, &x[m*ldx], 0, &want[m*ldc+p*Lanes], 0, min(Lanes, cols), 0)
+			portable.tiles[f][0].run(n, &w[p*size], 0, &x[m*ldx], 0, &want[m*ldc+p*Lanes], 0, min(Lanes, cols), 0)
 		}
 	}
-	tile.run(k, &w[0], size, &x[0], ldx, &c[0], ldc, cols, 256)
-	sameBits(t, want, c, fmt.Sprintf("k=%d cols=%d seed=%d", k, cols, seed))
+	tile.run(n, &w[0], size, &x[0], ldx, &c[0], ldc, cols, 2048)
+	sameBits(t, want, c, fmt.Sprintf("n=%d cols=%d seed=%d", n, cols, seed))
 	unpoisoned(t, c, ldc, cols)
 }
 
