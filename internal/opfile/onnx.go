@@ -34,8 +34,14 @@ func matMul(multiply func(r *run, out, a, b tensor.Tensor)) func(*run) {
 		a3 := r.view(r.expand(a, append(slices.Clone(batch), m, k)), count, m, k)
 		b3 := r.view(r.expand(b, append(slices.Clone(batch), k, n)), count, k, n)
 		out := r.alloc(outFloat(a.DType), count, m, n)
+		var slack []float64
 		for i := range count {
-			multiply(r, r.sub(out, i), r.sub(a3, i), r.sub(b3, i))
+			ai, bi := r.sub(a3, i), r.sub(b3, i)
+			multiply(r, r.sub(out, i), ai, bi)
+			if r.f.tolerance == nil { // sums in another order
+				wide, weight := r.cast(ai, tensor.F32), r.cast(r.permute(bi, 1, 0), tensor.F32)
+				slack = append(slack, productAllowance(&wide, &weight, "")...)
+			}
 		}
 		shape := batch
 		if !row {
@@ -45,6 +51,7 @@ func matMul(multiply func(r *run, out, a, b tensor.Tensor)) func(*run) {
 			shape = append(shape, n)
 		}
 		r.put("Y", r.view(out, shape...), a.DType)
+		r.out[0].slack = slack
 	}
 }
 

@@ -195,7 +195,8 @@ func vllmRopeParams(r *run) *rope {
 // serves; the trained length is original_max_position_embeddings if the configuration has it. dim is the number of rotated
 // elements unless the configuration says otherwise.
 func (r *run) configRope(a *attrs, dim int32, base float64, context int32) *rope {
-	p := &rope{RopeParams: ops.RopeParams{Base: float32(a.float("rope_theta", base)), RotaryDim: a.int32("rope_dim", int64(dim))}}
+	dim = a.int32("rope_dim", int64(float64(dim)*a.float("partial_rotary_factor", 1)))
+	p := &rope{RopeParams: ops.RopeParams{Base: float32(a.float("rope_theta", base)), RotaryDim: dim}}
 	original := a.int32("original_max_position_embeddings", int64(context))
 	p.OrigContext = original
 	factor := a.float("factor", 1)
@@ -214,7 +215,7 @@ func (r *run) configRope(a *attrs, dim int32, base float64, context int32) *rope
 			break
 		}
 		p.Scaling = ops.RopeDynamicNTK
-		p.SeqLen = a.int32("seq_len", int64(float64(context)*factor))
+		p.SeqLen = a.int32("seq_len", int64(context))
 	case "yarn":
 		p.Scaling = ops.RopeYarn
 		p.ExtFactor = notZero(a.float("extrapolation_factor", 1))
@@ -271,17 +272,17 @@ func longContextRope(r *run) {
 	rows := int64(length)
 	sections := params.floats("mrope_section")
 	multi := a.text("class_name", "") == "MRotaryEmbedding"
-	if p.Scaling == ops.RopeYarn {
-		if multi { // this class trains on four times the length
-			p.OrigContext *= 4
-		}
+	if multi { // this class counts on four times the length
+		rows, p.OrigContext = 4*rows, 4*p.OrigContext
+	}
+	switch p.Scaling {
+	case ops.RopeYarn:
 		rows = int64(float64(p.OrigContext) * float64(p.Factor))
-	} else if p.Scaling == ops.RopeDynamicNTK {
-		rows = int64(p.SeqLen)
-	} else if p.Scaling == ops.RopeLinear {
-		rows = int64(float64(length) * float64(p.Factor))
-	} else if multi {
-		rows *= 4
+	case ops.RopeLinear, ops.RopeDynamicNTK:
+		rows = int64(float64(rows) * float64(p.Factor))
+	}
+	if p.Scaling == ops.RopeDynamicNTK {
+		p.SeqLen = int32(min(rows, math.MaxInt32))
 	}
 
 	args := ops.RopeFromCacheArgs{QStates: q, KStates: k, Positions: positions, RotaryDim: p.RotaryDim, Interleaved: p.interleaved,
