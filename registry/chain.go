@@ -205,14 +205,19 @@ func (c *chain) finish() {
 // native reports whether a provider of the device itself is usable.
 func (c *chain) native() bool { return len(c.steps) > 0 && !c.steps[0].k.borrowed }
 
-// below returns the index of the first step that stands under the registered provider g.
+// below returns the index of the step after g's own, or of the first step that ranks under g where g is not usable.
 func (c *chain) below(g *Registration) int {
-	for i := range c.steps {
-		if s := &c.steps[i]; s.k.borrowed || g.compare(s.g) < 0 {
-			return i
+	under := len(c.steps)
+	for i := len(c.steps) - 1; i >= 0; i-- {
+		s := &c.steps[i]
+		if s.g == g && !s.k.borrowed {
+			return i + 1
+		}
+		if s.k.borrowed || g.compare(s.g) < 0 {
+			under = i
 		}
 	}
-	return len(c.steps)
+	return under
 }
 
 // derive returns c without the steps that keep refuses (it returns why). The copy is never announced.

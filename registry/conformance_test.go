@@ -51,7 +51,7 @@ func TestT3(t *testing.T) {
 	var dup *DuplicateError
 	require.ErrorAs(t, err, &dup)
 	require.Equal(t, first.Source(), dup.Source)
-	require.Contains(t, dup.Source, "helpers_test.go:")
+	require.Contains(t, dup.Source, "probe_test.go:")
 	require.Equal(t, 1, r.OpProviderCount(op, cpu0))
 	require.Equal(t, "a", launch(t, r.NewQueue(nil), op))
 

@@ -21,9 +21,6 @@ func (c *chain) launch(q *Queue, args unsafe.Pointer) error {
 		}
 	}
 	h := (*Header)(args)
-	if h.Err != nil {
-		h.Err = nil
-	}
 	var tr trace
 	st := c.walk(q, 0, h, &tr)
 	h.Status = st
@@ -49,6 +46,9 @@ func (c *chain) unready(args unsafe.Pointer) error {
 // walk tries the steps from index i on. It returns the status of the step that ended the walk; past the last step that
 // is the last decline.
 func (c *chain) walk(q *Queue, i int, h *Header, tr *trace) Status {
+	if h.Err != nil {
+		h.Err = nil
+	}
 	st := Decline(ReasonOther)
 	for ; i < len(c.steps); i++ {
 		s := &c.steps[i]
@@ -70,7 +70,7 @@ func (c *chain) walk(q *Queue, i int, h *Header, tr *trace) Status {
 			if !c.fallOn || st&statusNothingEnqueued == 0 || i+1 == len(c.steps) {
 				return st
 			}
-			r = ReasonOther
+			r, h.Err = ReasonOther, nil
 		}
 		if i < len(tr.reasons) {
 			tr.reasons[i] = r

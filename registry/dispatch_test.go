@@ -115,6 +115,7 @@ func TestFailure(t *testing.T) {
 			require.Equal(t, "bad_probe", le.Kernel)
 		} else {
 			require.NoError(t, err)
+			require.NoError(t, a.Err)
 		}
 		require.Equal(t, Counts{Failed: 1}, counts(t, r, op, cpu0, "bad_probe"))
 	}

@@ -121,7 +121,7 @@ func (r *Registry) names(op Op, dev tensor.Device) (out []string) {
 // OpProviderStats are the statistics of one op on one device since the last reset.
 type OpProviderStats struct {
 	LastSelected string `json:"last_selected"` // provider at the head at the last first lookup of a snapshot
-	Selections   uint64 `json:"selections"`    // successful lookups (GetOp, Queue.Launch) while call statistics are on
+	Selections   uint64 `json:"selections"`    // successful lookups (GetOp, and launches through a queue or handle) while call statistics are on
 	Declines     uint64 `json:"declines"`      // declined calls, GetOpFallback calls and NoteOpDecline calls
 	Fallbacks    uint64 `json:"fallbacks"`     // lookups and launches that found no usable provider
 }

@@ -37,7 +37,8 @@ func (r *Registry) NewQueue(dq device.Queue) *Queue {
 	return q
 }
 
-// Close folds the queue's counters into the registry. Closing twice, or a view and its origin, is harmless.
+// Close folds the queue's counters into the registry; launches after it are not counted. Closing twice, or a view and its
+// origin, is harmless.
 func (q *Queue) Close() error {
 	q.reg.cells.fold(q.cells)
 	return nil

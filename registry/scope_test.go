@@ -245,7 +245,16 @@ func TestOverrideAndForce(t *testing.T) {
 	}
 	got, _, _ := chain(Options{Override: map[string]string{"fam.mode": "b_probe"}})
 	require.Equal(t, []string{"b", "a", NativeProviderName}, got)
-	got, r, op := chain(Options{Force: map[string]string{"probe": "b"}, Override: map[string]string{"probe": "a"}})
+	_, r, op := chain(Options{Override: map[string]string{"probe": "b"}})
+	q := r.NewQueue(nil)
+	for from, want := range map[string]string{"b": "a", "a": NativeProviderName} {
+		fn, err := r.GetOpFallback(op, cpu0, from)
+		require.NoError(t, err)
+		var a probeArgs
+		require.Equal(t, OK, fn(q, unsafe.Pointer(&a)).Code())
+		require.Equal(t, want, a.Ran, "forwarding follows the chain as overridden")
+	}
+	got, r, op = chain(Options{Force: map[string]string{"probe": "b"}, Override: map[string]string{"probe": "a"}})
 	require.Equal(t, []string{"b"}, got)
 	require.Equal(t, "overridden", r.Explain(op, cpu0).Dropped[0].State)
 	require.NoError(t, r.SetDeviceProviderCaps(cpu0, probed(1)))
@@ -351,7 +360,7 @@ func TestExplain(t *testing.T) {
 	launched(t, q, op)
 	text := r.Explain(op, xpu0).String()
 	for _, s := range []string{"probe on xpu:0 (probed fake7, snapshot ",
-		"  1. a_probe  provider a, tier vendor, priority 3, usable; executed 0, failed 0, declined{dtype} 1; registered at github.com/opmux/opmux/registry/helpers_test.go:",
+		"  1. a_probe  provider a, tier vendor, priority 3, usable; executed 0, failed 0, declined{dtype} 1; registered at github.com/opmux/opmux/registry/probe_test.go:",
 		"  2. vt-native_probe  provider vt-native, tier native, priority 0, usable; executed 1",
 		"  -  never_probe  provider never, tier native, priority 8, unsupported (needs sm_90); executed 0"} {
 		require.Contains(t, text, s)
