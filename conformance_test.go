@@ -65,6 +65,15 @@ func TestConformance(t *testing.T) {
 		for folder, least := range leastRun {
 			require.GreaterOrEqual(t, run[folder], least, "files of %s that ran", folder)
 		}
+		executed := map[string]uint64{}
+		for _, op := range c.queue.Registry().Snapshot().Ops {
+			for _, s := range op.Chain {
+				executed[s.Provider] += s.Counts.Executed
+			}
+		}
+		for provider := range c.each {
+			require.NotZero(t, executed[provider], "launches on %s", provider)
+		}
 	}
 }
 
@@ -114,7 +123,8 @@ func (c *conformance) file(t *testing.T, name string) bool {
 		return false
 	}
 	compared := map[string]bool{without[f.Type]: true}
-	for provider, q := range c.each {
+	for _, provider := range slices.Sorted(maps.Keys(c.each)) {
+		q := c.each[provider]
 		for _, packer := range []device.WeightPacker{nil, c.dev} {
 			for i, op := range f.Routes() {
 				out, err := opfile.Runner{Queue: q, Packer: packer}.Run(f, i)
