@@ -3,6 +3,7 @@ package opmux_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -16,8 +17,15 @@ import (
 
 	"github.com/opmux/opmux/cpu"
 	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/internal/evidence"
 	"github.com/opmux/opmux/internal/opfile"
 	"github.com/opmux/opmux/registry"
+)
+
+// With -evidence the run writes what each provider did; the README's status table is generated from that.
+var (
+	evidenceDir = flag.String("evidence", "", "folder for the evidence records of TestConformance")
+	evidenceHow = flag.String("how", "", "how the machine of the records was had, if not natively")
 )
 
 // leastRun is how many files of a folder must run at least when the folder is the project's own.
@@ -61,6 +69,10 @@ func TestConformance(t *testing.T) {
 	require.NoError(t, err)
 	fmt.Printf("conformance: %d run, %d passed, %d without an op\n", total, passed, unserved)
 	require.Equal(t, total, passed)
+	if *evidenceDir != "" {
+		run := "go test . -run TestConformance -evidence " + *evidenceDir
+		require.NoError(t, evidence.Write(*evidenceDir, evidence.Collect(c.queue.Registry(), run, *evidenceHow)))
+	}
 	if own {
 		for folder, least := range leastRun {
 			require.GreaterOrEqual(t, run[folder], least, "files of %s that ran", folder)
