@@ -10,6 +10,8 @@ import (
 
 // Ops given to Describe are known to every registry, also to one that has compiled before.
 func TestDescribe(t *testing.T) {
+	ops, count := catalogue.clone(), catalogue.count
+	t.Cleanup(func() { catalogue.opSet, catalogue.count = *ops, count })
 	r := New(Options{})
 	require.NoError(t, r.Seal())
 	const id Op = 1001

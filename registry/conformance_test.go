@@ -625,11 +625,15 @@ func TestC12(t *testing.T) {
 	for range callers {
 		<-in
 	}
+	before := r.cur.Load().chain(op, cpu0)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, g.CloseContext(ctx), context.DeadlineExceeded)
 	require.Equal(t, NativeProviderName, launch(t, r.NewQueue(nil), op), "withdrawn for new calls")
 	require.Equal(t, []string{NativeProviderName}, names(r, op, cpu0))
+	var late probeArgs
+	require.NoError(t, before.launch(r.NewQueue(nil), unsafe.Pointer(&late)))
+	require.Equal(t, NativeProviderName, late.Ran, "a call that still walks the old snapshot does not enter the library")
 
 	closed := make(chan error)
 	go func() { closed <- g.Close() }()

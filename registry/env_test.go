@@ -3,9 +3,12 @@ package registry
 import (
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
+	"unsafe"
 
+	"github.com/opmux/opmux/tensor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -118,9 +121,64 @@ func TestDefaultReadsEnvironment(t *testing.T) {
 	require.Equal(t, "a", launched(t, q, op), "enabling undoes an entry of the options")
 }
 
+// The package functions are the methods of one registry, which reads the real environment.
 func TestDefault(t *testing.T) {
-	require.Same(t, Default(), Default())
-	require.NotNil(t, Default().loadOptions)
+	used := defaultRegistry
+	defaultRegistry = sync.OnceValue(newDefault)
+	t.Cleanup(func() { defaultRegistry = used })
+	r := Default()
+	require.Same(t, r, Default())
+	t.Setenv("OPMUX_DISABLE", "from-env")
+	t.Setenv("OPMUX_SPELLED_WRONG", "1")
+	op := define(t, r, "default_probe")
+	_, err := RegisterTypedOp(op, tensor.XPU, func(_ *Queue, a *probeArgs) Status { a.Ran = "typed"; return 0 })
+	require.NoError(t, err)
+	_, err = RegisterOp(op, tensor.CPU, ran("cpu"))
+	require.NoError(t, err)
+	_, err = RegisterOpProvider(op, tensor.XPU, OpProvider{Name: "vendor", Priority: 9, Fn: ran("vendor")})
+	require.NoError(t, err)
+	require.Equal(t, "first", MustRegister(op, tensor.XPU, OpProvider{Name: "from-env", Kernel: "first", Priority: 99, Fn: ran("never")}).Kernel())
+	require.Panics(t, func() { MustRegister(op, tensor.XPU, OpProvider{Name: "vendor", Fn: ran("twice")}) })
+	require.NoError(t, SetDeviceProviderCaps(xpu0, unified()))
+	require.True(t, GetDeviceProviderCaps(xpu0).Valid)
+
+	q := r.NewQueue(&fakeQueue{dev: xpu0})
+	defer q.Close()
+	require.True(t, OpProviderDisabled("from-env"))
+	require.True(t, OpRegistered(op, xpu0))
+	require.Equal(t, 3, OpProviderCount(op, xpu0))
+	require.Equal(t, "vendor", OpProviderNameAt(op, xpu0, 1))
+	EnableOpProviderCallStats(true)
+	defer EnableOpProviderCallStats(false)
+	fn, err := GetOp(op, xpu0)
+	require.NoError(t, err)
+	var a probeArgs
+	require.Equal(t, OK, fn(q, unsafe.Pointer(&a)).Code())
+	require.Equal(t, "vendor", a.Ran)
+	matched, err := DisableOpProvider("vendor", true)
+	require.NoError(t, err)
+	require.True(t, matched)
+	typed, err := GetTypedOp[probeArgs](op, xpu0)
+	require.NoError(t, err)
+	require.Equal(t, OK, typed(q, &a).Code())
+	require.Equal(t, "typed", a.Ran)
+	fn, err = GetOpFallback(op, xpu0, NativeProviderName)
+	require.NoError(t, err)
+	require.Equal(t, OK, fn(q, unsafe.Pointer(&a)).Code())
+	require.Equal(t, "cpu", a.Ran, "the borrowed kernel stands below")
+	NoteOpDecline(op, xpu0)
+	require.Equal(t, OpProviderStats{LastSelected: NativeProviderName, Selections: 2, Declines: 2}, GetOpProviderStats(op, xpu0))
+	ResetOpProviderStats(op, xpu0)
+	require.Equal(t, OpProviderStats{}, GetOpProviderStats(op, xpu0))
+	require.True(t, ReferenceTierEligible(xpu0))
+	require.EqualValues(t, 1, GetReferenceTierHits())
+	RegisterReferenceTier(xpu0)
+	require.Zero(t, RegisterReferenceTier(xpu0))
+	var text []string
+	for _, w := range r.Snapshot().Warnings {
+		text = append(text, w.String())
+	}
+	require.Contains(t, strings.Join(text, "\n"), "OPMUX_SPELLED_WRONG: unknown variable")
 }
 
 func FuzzOptionsFromEnv(f *testing.F) {

@@ -116,11 +116,13 @@ func New(o Options) *Registry {
 	return r
 }
 
-var defaultRegistry = sync.OnceValue(func() *Registry {
+var defaultRegistry = sync.OnceValue(newDefault)
+
+func newDefault() *Registry {
 	r := New(Options{})
 	r.loadOptions = environment
 	return r
-})
+}
 
 // Default returns the process-wide registry, to which imported backends add their providers. It reads the environment
 // once, at its first compile.
