@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"unsafe"
@@ -11,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/opmux/opmux/cpu/internal/pool"
-	"github.com/opmux/opmux/cpu/internal/simd"
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
@@ -82,7 +82,7 @@ func (f *fixture) fill(x *tensor.Tensor, size float64) {
 // scaleBlocks puts sane scales into blocks of random bytes.
 func scaleBlocks(t tensor.DType, b []byte) {
 	_, size := t.Block()
-	at := map[tensor.DType][]int{tensor.Q2_K: {80, 82}, tensor.Q3_K: {108}, tensor.Q4_K: {0, 2}, tensor.Q5_K: {0, 2}, tensor.Q6_K: {208}}[t]
+	at := map[tensor.DType][]int{tensor.Q2_K: {80, 82}, tensor.Q3_K: {108}, tensor.Q4_K: {0, 2}, tensor.Q5_K: {0, 2}, tensor.Q6_K: {208}, tensor.IQ4_NL: {0}}[t]
 	for i := 0; i < len(b); i += size {
 		for _, o := range at {
 			b[i+o], b[i+o+1] = byte(i), 0x1c // about 2^-8
@@ -138,11 +138,7 @@ func (f *fixture) lane16(x tensor.Tensor) tensor.Tensor {
 	size, err := y.Bytes()
 	require.NoError(f.tb, err)
 	y.Host = f.memory(size)
-	for p := range simd.Panels(n) {
-		rows := min(simd.Lanes, n-p*simd.Lanes)
-		format.PackPanel(unsafe.Slice((*byte)(unsafe.Add(y.Host, p*format.PanelSize(k))), format.PanelSize(k)),
-			unsafe.Slice((*byte)(unsafe.Add(x.Host, p*simd.Lanes*format.RowSize(k))), rows*format.RowSize(k)), rows, k)
-	}
+	packPanels(format, unsafe.Slice((*byte)(y.Host), size), unsafe.Slice((*byte)(x.Host), n*format.RowSize(k)), n, k)
 	return y
 }
 
@@ -151,9 +147,11 @@ type implCase struct {
 	name string
 	// run makes the call through q and returns its error and, by operand name, the memory of what it may write.
 	run func(tb testing.TB, q *registry.Queue) (map[string]written, error)
-	op  registry.Op
-	tol tolerance
-	may []string // kernels (by provider) that may decline
+	// record makes the call's record and returns what launches it.
+	record func(tb testing.TB) func(q *registry.Queue) error
+	op     registry.Op
+	tol    tolerance
+	may    []string // kernels (by provider) that may decline
 }
 
 // written is the memory of an operand after a call.
@@ -174,7 +172,15 @@ const (
 
 // implOf makes a case of op o whose record build fills.
 func implOf[R any](o *ops.Op[R], name string, tol tolerance, build func(f *fixture) *R) implCase {
-	return implCase{name: o.Name() + "/" + name, op: o.ID(), tol: tol, run: func(tb testing.TB, q *registry.Queue) (map[string]written, error) {
+	record := func(tb testing.TB) func(q *registry.Queue) error {
+		f := newFixture(tb)
+		a := build(f)
+		return func(q *registry.Queue) error {
+			runtime.KeepAlive(f)
+			return o.Launch(q, a)
+		}
+	}
+	return implCase{name: o.Name() + "/" + name, op: o.ID(), tol: tol, record: record, run: func(tb testing.TB, q *registry.Queue) (map[string]written, error) {
 		f := newFixture(tb)
 		a := build(f)
 		err := o.Launch(q, a)

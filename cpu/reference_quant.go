@@ -14,8 +14,8 @@ import (
 // once, both rows are taken apart into integers and scales, and dot follows ggml's portable loop to the bit.
 type dotType struct {
 	partner tensor.DType // what the activations are packed as
-	unpack  func(r *qrow, b []byte)
-	dot     func(w *qrow, x *qrow) float32
+	unpack  func(r qrow, b []byte)
+	dot     func(w, x qrow) float32
 }
 
 // dotTypes holds the weights that have such a loop. The others, Q8_K among them, are decoded to f32 and multiplied with
@@ -34,7 +34,7 @@ var dotTypes = [256]dotType{
 }
 
 // unpackX takes packed activations apart.
-var unpackX = map[tensor.DType]func(*qrow, []byte){tensor.Q8_0: unpackQ8_0, tensor.Q8_1: unpackQ8_1, tensor.Q8_K: unpackQ8_K}
+var unpackX = map[tensor.DType]func(qrow, []byte){tensor.Q8_0: unpackQ8_0, tensor.Q8_1: unpackQ8_1, tensor.Q8_K: unpackQ8_K}
 
 // qrow is a row of k elements taken apart. Only the first two are used by all types.
 type qrow struct {
@@ -95,7 +95,7 @@ func refMatmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) regi
 				panic(err) // whole blocks: the validator has seen to it
 			}
 			r := qrowAt(common[byte](j)[i*qrowBytes(k):], k, elems)
-			unpackX[partner](&r, b)
+			unpackX[partner](r, b)
 		}
 	})
 	j.each(w.n, float64(w.k)*float64(m+2), func(j *job, lo, hi, worker int) {
@@ -106,10 +106,10 @@ func refMatmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) regi
 		local := own[byte](j, worker)
 		r := qrowAt(local[(w.row+63)&^63:], w.k, elems)
 		for c := lo; c < hi; c++ {
-			kind.unpack(&r, w.bytes(local, c))
+			kind.unpack(r, w.bytes(local, c))
 			for i := range int(a.Out.Shape[0]) {
 				x := qrowAt(common[byte](j)[i*qrowBytes(w.k):], w.k, elems)
-				put(&a.Out, i*w.n+c, kind.dot(&r, &x))
+				put(&a.Out, i*w.n+c, kind.dot(r, x))
 			}
 		}
 	})
@@ -118,7 +118,7 @@ func refMatmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) regi
 
 func half(b []byte) float32 { return tensor.DecodeF16(binary.LittleEndian.Uint16(b)) }
 
-func unpackQ4_0(r *qrow, b []byte) {
+func unpackQ4_0(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*18:][:18], r.q[i*32:][:32]
 		r.d[i] = half(in)
@@ -128,7 +128,7 @@ func unpackQ4_0(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ4_1(r *qrow, b []byte) {
+func unpackQ4_1(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*20:][:20], r.q[i*32:][:32]
 		r.d[i], r.m[i] = half(in), half(in[2:])
@@ -141,7 +141,7 @@ func unpackQ4_1(r *qrow, b []byte) {
 // fifth returns bit j of the 32 high bits as 0 or 16.
 func fifth(h uint32, j int) int8 { return int8(h >> j & 1 << 4) }
 
-func unpackQ5_0(r *qrow, b []byte) {
+func unpackQ5_0(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*22:][:22], r.q[i*32:][:32]
 		r.d[i] = half(in)
@@ -152,7 +152,7 @@ func unpackQ5_0(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ5_1(r *qrow, b []byte) {
+func unpackQ5_1(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*24:][:24], r.q[i*32:][:32]
 		r.d[i], r.m[i] = half(in), half(in[2:])
@@ -163,7 +163,7 @@ func unpackQ5_1(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ8_0(r *qrow, b []byte) {
+func unpackQ8_0(r qrow, b []byte) {
 	for i := range r.d {
 		in := b[i*34:][:34]
 		r.d[i] = half(in)
@@ -171,7 +171,7 @@ func unpackQ8_0(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ8_1(r *qrow, b []byte) {
+func unpackQ8_1(r qrow, b []byte) {
 	for i := range r.d {
 		in := b[i*36:][:36]
 		r.d[i], r.m[i] = half(in), half(in[2:])
@@ -179,7 +179,7 @@ func unpackQ8_1(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ8_K(r *qrow, b []byte) {
+func unpackQ8_K(r qrow, b []byte) {
 	for i := range r.d {
 		in := b[i*292:][:292]
 		r.d[i] = math.Float32frombits(binary.LittleEndian.Uint32(in))
@@ -190,7 +190,7 @@ func unpackQ8_K(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ2_K(r *qrow, b []byte) {
+func unpackQ2_K(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*84:][:84], r.q[i*256:][:256]
 		r.d[i], r.m[i] = half(in[80:]), half(in[82:])
@@ -207,7 +207,7 @@ func unpackQ2_K(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ3_K(r *qrow, b []byte) {
+func unpackQ3_K(r qrow, b []byte) {
 	for i := range r.d {
 		in, q, s := b[i*110:][:110], r.q[i*256:][:256], r.s[i*16:][:16]
 		hmask, qs, sc := in[:32], in[32:96], in[96:108]
@@ -238,7 +238,7 @@ func sixBits(s []int8, z []int16, b []byte) {
 	}
 }
 
-func unpackQ4_K(r *qrow, b []byte) {
+func unpackQ4_K(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*144:][:144], r.q[i*256:][:256]
 		r.d[i], r.m[i] = half(in), half(in[2:])
@@ -251,7 +251,7 @@ func unpackQ4_K(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ5_K(r *qrow, b []byte) {
+func unpackQ5_K(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*176:][:176], r.q[i*256:][:256]
 		r.d[i], r.m[i] = half(in), half(in[2:])
@@ -266,7 +266,7 @@ func unpackQ5_K(r *qrow, b []byte) {
 	}
 }
 
-func unpackQ6_K(r *qrow, b []byte) {
+func unpackQ6_K(r qrow, b []byte) {
 	for i := range r.d {
 		in, q := b[i*210:][:210], r.q[i*256:][:256]
 		r.d[i] = half(in[208:])
@@ -292,7 +292,7 @@ func dot32(a, b []int8) (s int32) {
 	return s
 }
 
-func dotQ4_0(w, x *qrow) (acc float32) {
+func dotQ4_0(w, x qrow) (acc float32) {
 	for i, d := range w.d {
 		s := dot32(w.q[i*32:], x.q[i*32:])
 		acc += float32(float32(float32(s)*d) * x.d[i])
@@ -300,7 +300,7 @@ func dotQ4_0(w, x *qrow) (acc float32) {
 	return acc
 }
 
-func dotQ8_0(w, x *qrow) (acc float32) {
+func dotQ8_0(w, x qrow) (acc float32) {
 	for i, d := range w.d {
 		s := dot32(w.q[i*32:], x.q[i*32:])
 		acc += float32(float32(s) * float32(d*x.d[i]))
@@ -309,7 +309,7 @@ func dotQ8_0(w, x *qrow) (acc float32) {
 }
 
 // dotQ8_1 adds the minimum of the weights times the sum of the activations.
-func dotQ8_1(w, x *qrow) (acc float32) {
+func dotQ8_1(w, x qrow) (acc float32) {
 	for i, d := range w.d {
 		s := dot32(w.q[i*32:], x.q[i*32:])
 		acc += float32(float32(d*x.d[i])*float32(s)) + float32(w.m[i]*x.m[i])
@@ -317,7 +317,7 @@ func dotQ8_1(w, x *qrow) (acc float32) {
 	return acc
 }
 
-func dotQ2_K(w, x *qrow) (acc float32) {
+func dotQ2_K(w, x qrow) (acc float32) {
 	for i, d := range w.d {
 		var sum, mins int32
 		for g := range 16 {
@@ -333,11 +333,11 @@ func dotQ2_K(w, x *qrow) (acc float32) {
 	return acc
 }
 
-func dotK(w, x *qrow) float32    { return dotLanes(w, x, false) }
-func dotKMin(w, x *qrow) float32 { return dotLanes(w, x, true) }
+func dotK(w, x qrow) float32    { return dotLanes(w, x, false) }
+func dotKMin(w, x qrow) float32 { return dotLanes(w, x, true) }
 
 // dotLanes keeps eight float sums, one for each element number modulo 8, and adds them up at the end of the row.
-func dotLanes(w, x *qrow, minima bool) (acc float32) {
+func dotLanes(w, x qrow, minima bool) (acc float32) {
 	var lanes [8]float32
 	for i, d := range w.d {
 		var sum [8]int32

@@ -31,74 +31,83 @@ type registrar struct {
 	err error
 }
 
-// add registers f as t's kernel of op o.
-func add[R any](g *registrar, t *tier, o *ops.Op[R], f func(t *tier, q *registry.Queue, a *R) registry.Status, traits registry.Traits) {
+// add registers f as t's kernel of op o. test may be nil.
+func add[R any](g *registrar, t *tier, o *ops.Op[R], f kernel[R], traits registry.Traits, test func(q *registry.Queue) error) {
 	_, err := ops.Register(g.r, o, tensor.CPU, ops.Provider[R]{
-		OpProvider: registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports, Traits: traits, Doc: t.doc},
+		OpProvider: registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports, Traits: traits, Doc: t.doc, SelfTest: test},
 		Fn:         func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) },
 	})
 	g.err = errors.Join(g.err, err)
+}
+
+// tested registers f with a self-test against the reference's kernel, if the tier is assembly.
+func tested[R any](g *registrar, t *tier, o *ops.Op[R], f, ref kernel[R], traits registry.Traits, builds ...func(s *sample) *R) {
+	var test func(q *registry.Queue) error
+	if t.assembly {
+		test = selfTest(o, ref, builds...)
+	}
+	add(g, t, o, f, traits, test)
 }
 
 // fast registers the drivers over one simd.Set. What they do not have, the reference does.
 func (g *registrar) fast(t *tier) {
 	rows := registry.Traits{BatchInvariant: true}
 	exact := registry.Traits{BatchInvariant: true, BitExact: true}
-	add(g, t, ops.Matmul, matmul, rows)
-	add(g, t, ops.MatmulBT, matmulBT, rows)
-	add(g, t, ops.MatmulBTQuant, matmulBTQuant, rows)
-	add(g, t, ops.RMSNorm, rmsNorm, rows)
-	add(g, t, ops.SiluAndMul, siluAndMul, rows)
-	add(g, t, ops.Relu, relu, exact)
-	add(g, t, ops.Add, addRows, exact)
-	add(g, t, ops.MulScalar, mulScalar, exact)
-	add(g, t, ops.QKVSplit, qkvSplit, exact)
-	add(g, t, ops.Softmax, softmax, rows)
-	add(g, t, ops.Embedding, embedding, exact)
-	add(g, t, ops.RopeNeox, ropeNeox, exact)
-	add(g, t, ops.RopeCosSinCache, ropeCosSinCache, exact)
-	add(g, t, ops.RopeFromCache, ropeFromCache, exact)
-	add(g, t, ops.Attention, attention, rows)
-	add(g, t, ops.PagedAttention, pagedAttention, rows)
-	add(g, t, ops.ReshapeAndCache, reshapeAndCache, exact)
-	add(g, t, ops.ApplyTemperature, applyTemperature, exact)
-	add(g, t, ops.GreedyArgmax, greedyArgmax, exact)
-	add(g, t, ops.ApplyTopKTopP, applyTopKTopP, rows)
-	add(g, t, ops.ComputeProbs, computeProbs, rows)
-	add(g, t, ops.ComputeLogprobs, computeLogprobs, rows)
-	add(g, t, ops.RandomSample, randomSample, exact)
-	add(g, t, ops.ApplyMinP, applyMinP, rows)
+	tested(g, t, ops.Matmul, matmul, refMatmul, rows, sampleMatmul)
+	tested(g, t, ops.MatmulBT, matmulBT, refMatmulBT, rows, sampleMatmulBT)
+	tested(g, t, ops.MatmulBTQuant, matmulBTQuant, refMatmulBTQuant, rows, sampleQ4, sampleQ8)
+	tested(g, t, ops.RMSNorm, rmsNorm, refRMSNorm, rows, sampleRMSNorm)
+	tested(g, t, ops.SiluAndMul, siluAndMul, refSiluAndMul, rows, sampleSilu)
+	tested(g, t, ops.Relu, relu, refRelu, exact, sampleRelu)
+	tested(g, t, ops.Add, addRows, refAdd, exact, sampleAdd)
+	tested(g, t, ops.MulScalar, mulScalar, refMulScalar, exact, sampleMulScalar)
+	add(g, t, ops.QKVSplit, qkvSplit, exact, nil)
+	tested(g, t, ops.Softmax, softmax, refSoftmax, rows, sampleSoftmax)
+	add(g, t, ops.Embedding, embedding, exact, nil)
+	add(g, t, ops.RopeNeox, ropeNeox, exact, nil)
+	add(g, t, ops.RopeCosSinCache, ropeCosSinCache, exact, nil)
+	tested(g, t, ops.RopeFromCache, ropeFromCache, ropeFromCache, exact, sampleRope)
+	tested(g, t, ops.Attention, attention, refAttention, rows, sampleAttention)
+	tested(g, t, ops.PagedAttention, pagedAttention, refPagedAttention, rows, samplePaged)
+	add(g, t, ops.ReshapeAndCache, reshapeAndCache, exact, nil)
+	tested(g, t, ops.ApplyTemperature, applyTemperature, refApplyTemperature, exact, sampleTemperature)
+	tested(g, t, ops.GreedyArgmax, greedyArgmax, refGreedyArgmax, exact, sampleArgmax)
+	add(g, t, ops.ApplyTopKTopP, applyTopKTopP, rows, nil)
+	tested(g, t, ops.ComputeProbs, computeProbs, refComputeProbs, rows, sampleProbs)
+	tested(g, t, ops.ComputeLogprobs, computeLogprobs, refComputeLogprobs, rows, sampleLogprobs)
+	add(g, t, ops.RandomSample, randomSample, exact, nil)
+	tested(g, t, ops.ApplyMinP, applyMinP, refApplyMinP, rows, sampleMinP)
 }
 
 // reference registers the oracle.
 func (g *registrar) reference() {
 	t, exact := reference, registry.Traits{BatchInvariant: true, BitExact: true}
-	add(g, t, ops.Matmul, refMatmul, exact)
-	add(g, t, ops.MatmulBT, refMatmulBT, exact)
-	add(g, t, ops.MatmulBTQuant, refMatmulBTQuant, exact)
-	add(g, t, ops.RMSNorm, refRMSNorm, exact)
-	add(g, t, ops.SiluAndMul, refSiluAndMul, exact)
-	add(g, t, ops.Relu, refRelu, exact)
-	add(g, t, ops.Add, refAdd, exact)
-	add(g, t, ops.MulScalar, refMulScalar, exact)
-	add(g, t, ops.QKVSplit, qkvSplit, exact)
-	add(g, t, ops.Softmax, refSoftmax, exact)
-	add(g, t, ops.Embedding, refEmbedding, exact)
-	add(g, t, ops.RopeNeox, ropeNeox, exact)
-	add(g, t, ops.RopeCosSinCache, ropeCosSinCache, exact)
-	add(g, t, ops.RopeFromCache, ropeFromCache, exact)
-	add(g, t, ops.Attention, refAttention, exact)
-	add(g, t, ops.PagedAttention, refPagedAttention, exact)
-	add(g, t, ops.ReshapeAndCache, reshapeAndCache, exact)
-	add(g, t, ops.ApplyTemperature, refApplyTemperature, exact)
-	add(g, t, ops.GreedyArgmax, refGreedyArgmax, exact)
-	add(g, t, ops.ApplyTopKTopP, refApplyTopKTopP, exact)
-	add(g, t, ops.ComputeProbs, refComputeProbs, exact)
-	add(g, t, ops.ComputeLogprobs, refComputeLogprobs, exact)
-	add(g, t, ops.RandomSample, refRandomSample, exact)
-	add(g, t, ops.ApplyPenalties, refApplyPenalties, exact)
-	add(g, t, ops.ApplyMinP, refApplyMinP, exact)
-	add(g, t, ops.ApplyLogitBias, refApplyLogitBias, exact)
-	add(g, t, ops.ApplyTokenMask, refApplyTokenMask, exact)
-	add(g, t, ops.ApplyAllowedTokenIDs, refApplyAllowedTokenIDs, exact)
+	add(g, t, ops.Matmul, refMatmul, exact, nil)
+	add(g, t, ops.MatmulBT, refMatmulBT, exact, nil)
+	add(g, t, ops.MatmulBTQuant, refMatmulBTQuant, exact, nil)
+	add(g, t, ops.RMSNorm, refRMSNorm, exact, nil)
+	add(g, t, ops.SiluAndMul, refSiluAndMul, exact, nil)
+	add(g, t, ops.Relu, refRelu, exact, nil)
+	add(g, t, ops.Add, refAdd, exact, nil)
+	add(g, t, ops.MulScalar, refMulScalar, exact, nil)
+	add(g, t, ops.QKVSplit, qkvSplit, exact, nil)
+	add(g, t, ops.Softmax, refSoftmax, exact, nil)
+	add(g, t, ops.Embedding, refEmbedding, exact, nil)
+	add(g, t, ops.RopeNeox, ropeNeox, exact, nil)
+	add(g, t, ops.RopeCosSinCache, ropeCosSinCache, exact, nil)
+	add(g, t, ops.RopeFromCache, ropeFromCache, exact, nil)
+	add(g, t, ops.Attention, refAttention, exact, nil)
+	add(g, t, ops.PagedAttention, refPagedAttention, exact, nil)
+	add(g, t, ops.ReshapeAndCache, reshapeAndCache, exact, nil)
+	add(g, t, ops.ApplyTemperature, refApplyTemperature, exact, nil)
+	add(g, t, ops.GreedyArgmax, refGreedyArgmax, exact, nil)
+	add(g, t, ops.ApplyTopKTopP, refApplyTopKTopP, exact, nil)
+	add(g, t, ops.ComputeProbs, refComputeProbs, exact, nil)
+	add(g, t, ops.ComputeLogprobs, refComputeLogprobs, exact, nil)
+	add(g, t, ops.RandomSample, refRandomSample, exact, nil)
+	add(g, t, ops.ApplyPenalties, refApplyPenalties, exact, nil)
+	add(g, t, ops.ApplyMinP, refApplyMinP, exact, nil)
+	add(g, t, ops.ApplyLogitBias, refApplyLogitBias, exact, nil)
+	add(g, t, ops.ApplyTokenMask, refApplyTokenMask, exact, nil)
+	add(g, t, ops.ApplyAllowedTokenIDs, refApplyAllowedTokenIDs, exact, nil)
 }

@@ -11,6 +11,7 @@ type tier struct {
 	halves
 	rotateHalves, rotatePairs func(x, cos, sin []float32)
 	set                       *simd.Set // nil for the reference
+	assembly                  bool      // the set is more than Go loops
 
 	name     string
 	doc      string
@@ -46,7 +47,7 @@ func tiers() (list []*tier) {
 		list = append(list, &tier{
 			halves:       halves{s.WidenF16, s.WidenBF16, s.NarrowF16, s.NarrowBF16},
 			rotateHalves: s.RotateHalves, rotatePairs: s.RotatePairs, set: s,
-			name: s.Name, doc: l.doc, priority: l.priority,
+			assembly: s.Name != "portable", name: s.Name, doc: l.doc, priority: l.priority,
 			supports: func(c device.ProviderCaps) registry.Verdict {
 				if lacks := l.features &^ c.Features; c.Valid && lacks != 0 {
 					return registry.No("the CPU lacks " + FeatureNames(lacks))

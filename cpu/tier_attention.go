@@ -47,6 +47,9 @@ type attend struct {
 	tokens                  int // of a tile, at most
 }
 
+// noMask is the absent operand of paged attention.
+var noMask tensor.Tensor
+
 // heads says where the rows of one operand lie, in elements.
 type heads struct{ row, page, perPage, d int }
 
@@ -54,7 +57,7 @@ func attendOf(t *tier, args unsafe.Pointer, paged bool) (a attend) {
 	if paged {
 		r := (*ops.PagedAttentionArgs)(args)
 		k, v := cacheOf(&r.KCache), cacheOf(&r.VCache)
-		a = attend{query: &r.Query, out: &r.Out, mask: &tensor.Tensor{}, sinks: &r.Sinks, key: &r.KCache, value: &r.VCache, paged: r,
+		a = attend{query: &r.Query, out: &r.Out, mask: &noMask, sinks: &r.Sinks, key: &r.KCache, value: &r.VCache, paged: r,
 			k: heads{k.row, k.page, k.rows, k.d}, v: heads{v.row, v.page, v.rows, v.d}, heads: k.heads,
 			scale: r.Scale, softCap: r.LogitsSoftCap, causal: r.Causal, windowed: r.Windowed, left: r.WindowLeft, right: r.WindowRight}
 	} else {
