@@ -28,14 +28,13 @@ func TestModel(t *testing.T) {
 }
 
 type modelProvider struct {
-	op      int
-	kind    tensor.Kind
-	name    string
-	prio    int32
-	major   int32 // predicate: at least
-	takes   bool
-	g       *Registration
-	version int
+	op    int
+	kind  tensor.Kind
+	name  string
+	prio  int32
+	major int32 // predicate: at least
+	takes bool
+	g     *Registration
 }
 
 type modelEntry struct {
