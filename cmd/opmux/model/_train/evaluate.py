@@ -18,11 +18,9 @@ from gguf_llama import load
 
 HERE = pathlib.Path(__file__).parent
 RUN = 12
-PROMPTS = ("", "In the beginning", "And it came to pass", "And the king said", "Blessed is the man", "My son,", "Now when Jesus",
-           "Wherefore, brethren,", "The word of the LORD", "Then answered the woman")
+PROMPTS = ("", "In the beginning", "And the king said", "Blessed is the man", "Now when Jesus")
 SETTINGS = (  # temperature, top_k, top_p
-    (0.7, 0, 1.0), (0.8, 0, 1.0), (0.8, 0, 0.95), (0.8, 40, 0.95), (0.9, 0, 0.95), (1.0, 0, 0.95), (1.0, 40, 0.95), (1.0, 0, 1.0),
-    (1.1, 0, 0.95), (1.2, 0, 0.95), (1.2, 0, 0.9), (1.3, 40, 0.95))
+    (0.7, 0, 0.95), (0.8, 0, 0.95), (0.8, 40, 0.95), (0.9, 0, 0.95), (1.0, 0, 0.95), (1.0, 40, 0.95), (1.0, 0, 1.0), (1.2, 40, 0.95))
 
 
 def nats(model, docs):

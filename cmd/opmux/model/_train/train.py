@@ -16,6 +16,7 @@ from llama import Config, Llama
 
 HERE = pathlib.Path(__file__).parent
 SEED = 1
+WARMUP, COOLDOWN = 100, 200  # steps
 BATCH = 8  # windows a step; a window is the end-of-text token and 511 tokens of training text
 
 
@@ -28,6 +29,13 @@ def windows(docs, size, generator):
     n = len(stream) // size
     x = torch.cat((torch.full((n, 1), tokens.EOT), stream[:n * size].view(n, size)), 1)
     return x[torch.randperm(n, generator=generator)]
+
+
+def endless(docs, size, generator):
+    """Batches of windows, one epoch after the other."""
+    while True:
+        x = windows(docs, size, generator)
+        yield from x[:len(x) // BATCH * BATCH].split(BATCH)
 
 
 def held_out_bits(model, docs, nbytes):
@@ -57,12 +65,12 @@ def optimizers(model, lr, decay):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", default=str(HERE.parent / "default.gguf"))
-    p.add_argument("--epochs", type=int, default=16)
+    p.add_argument("--history", help="write the losses of the epochs here, as JSON")
+    p.add_argument("--steps", type=int, default=800)
     p.add_argument("--lr", type=float, default=0.01)
     p.add_argument("--decay", type=float, default=0.5)
-    p.add_argument("--dropout", type=float, default=0.15)
+    p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--max-steps", type=int, default=0, help="stop here (for measuring)")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(SEED)
@@ -76,43 +84,41 @@ def main():
     model = Llama(config, a.dropout)
     opts = optimizers(model, a.lr, a.decay)
     base = [[g["lr"] for g in o.param_groups] for o in opts]
-    per_epoch = len(windows(docs["train"], config.context - 1, torch.Generator().manual_seed(0))) // BATCH
-    steps = a.epochs * per_epoch
-    print(f"{sum(p.numel() for p in model.parameters())} weights, {steps} steps of {BATCH * (config.context - 1)} tokens", flush=True)
+    batches = endless(docs["train"], config.context - 1, generator)
+    print(f"{sum(p.numel() for p in model.parameters())} weights, {a.steps} steps of {BATCH * (config.context - 1)} tokens, "
+          f"{sum(map(len, docs['train']))} tokens in all", flush=True)
 
-    start, step, history = time.time(), 0, []
-    for epoch in range(a.epochs):
-        x = windows(docs["train"], config.context - 1, generator)
-        running = 0.0
-        for i in range(per_epoch):
-            batch = x[i * BATCH:(i + 1) * BATCH]
-            scale = min(1.0, (step + 1) / 100) * min(1.0, (steps - step) / (0.6 * steps))
-            for o, lrs in zip(opts, base):
-                for g, lr in zip(o.param_groups, lrs):
-                    g["lr"] = lr * scale
-            with torch.autocast("cpu", torch.bfloat16):
-                logits = model(batch[:, :-1])
-            loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for o in opts:
-                o.step()
-                o.zero_grad(set_to_none=True)
-            running += loss.item()
-            step += 1
-            if step % 50 == 0:
-                print(f"  step {step} loss {loss.item():.4f} {time.time() - start:.0f} s", flush=True)
-            if step == a.max_steps:
-                print(f"valid {held_out_bits(model, docs['valid'], nbytes['valid']):.4f} bits/byte")
-                return
-        history.append({"epoch": epoch + 1, "train_nats_per_token": round(running / per_epoch, 4),
-                        "valid_bits_per_byte": round(held_out_bits(model, docs["valid"], nbytes["valid"]), 4)})
-        print(f"epoch {epoch + 1}: train {running / per_epoch:.4f} nats/token, "
-              f"valid {history[-1]['valid_bits_per_byte']:.4f} bits/byte, {time.time() - start:.0f} s", flush=True)
-
-    export.write(a.out, model, tokenizer)
-    print("wrote", a.out)
-    (HERE / "history.json").write_text(json.dumps(history, indent=1) + "\n")
+    start, running, history, best = time.time(), [], [], math.inf
+    for step in range(1, a.steps + 1):
+        # The rate is constant between a short rise and a linear fall to 0 over the last steps.
+        scale = min(1.0, step / WARMUP, (a.steps - step + 1) / COOLDOWN)
+        for o, lrs in zip(opts, base):
+            for g, lr in zip(o.param_groups, lrs):
+                g["lr"] = lr * scale
+        batch = next(batches)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(batch[:, :-1])
+        loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for o in opts:
+            o.step()
+            o.zero_grad(set_to_none=True)
+        running.append(loss.item())
+        if step % 100 == 0 or step == a.steps:
+            line = {"step": step, "train_nats_per_token": round(sum(running) / len(running), 4)}
+            running = []
+            if step % 200 == 0 or step == a.steps:
+                valid = held_out_bits(model, docs["valid"], nbytes["valid"])
+                line["valid_bits_per_byte"] = round(valid, 4)
+                if valid < best:
+                    best = valid
+                    export.write(a.out, model, tokenizer)
+            history.append(line)
+            print(line, f"{time.time() - start:.0f} s", flush=True)
+    print(f"wrote {a.out}: the lowest loss on the valid chapters, {best:.4f} bits/byte before quantization")
+    if a.history:
+        pathlib.Path(a.history).write_text("[\n" + ",\n".join(map(json.dumps, history)) + "\n]\n")
 
 
 if __name__ == "__main__":
