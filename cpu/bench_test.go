@@ -27,15 +27,15 @@ func best() *simd.Set {
 	panic("the portable tier runs everywhere")
 }
 
-// turns times two functions turn by turn and returns the rates, in units of their work a second, that a tenth of the turns
-// reach: the other turns are those that something disturbed.
-func turns(b *testing.B, work [2]float64, f [2]func()) (rate [2]float64) {
+// turns times two functions turn by turn with the given clock and returns the rates, in units of their work a second, that
+// a tenth of the turns reach: the other turns are those that something disturbed.
+func turns(b *testing.B, clock func() time.Duration, work [2]float64, f [2]func()) (rate [2]float64) {
 	var times [2][]float64
 	for b.Loop() {
 		for i := range f {
-			t0 := time.Now()
+			t0 := clock()
 			f[i]()
-			times[i] = append(times[i], time.Since(t0).Seconds())
+			times[i] = append(times[i], (clock() - t0).Seconds())
 		}
 	}
 	for i, t := range times {
@@ -44,6 +44,17 @@ func turns(b *testing.B, work [2]float64, f [2]func()) (rate [2]float64) {
 	}
 	b.ReportMetric(0, "ns/op")
 	return rate
+}
+
+var began = time.Now()
+
+// wall is the clock for short turns.
+func wall() time.Duration { return time.Since(began) }
+
+// busy is the clock for turns longer than a slice of the scheduler: the processor time of the whole process over its
+// threads, so that what other processes take does not count.
+func busy(threads int) func() time.Duration {
+	return func() time.Duration { return processorTime() / time.Duration(threads) }
 }
 
 // reader streams a block of memory with all threads.
@@ -104,7 +115,7 @@ func BenchmarkMatmulBTQuant(b *testing.B) {
 				}
 				read := reader{mem: mem.Bytes(), set: set}
 				at, chunk := 0, len(read.mem)/len(weights)/readPiece*readPiece
-				rate := turns(b, [2]float64{size, float64(chunk)}, [2]func(){
+				rate := turns(b, wall, [2]float64{size, float64(chunk)}, [2]func(){
 					func() {
 						at = (at + 1) % len(weights)
 						a.B = weights[at]
@@ -129,7 +140,7 @@ func BenchmarkMatmulBTQuant(b *testing.B) {
 					b.Skip("the tier has no multiplication of bytes")
 				}
 				chunks := 16 * threads
-				rate := turns(b, [2]float64{2 * m * n * k, float64(chunks * set.PeakInt8(20000))}, [2]func(){
+				rate := turns(b, busy(threads), [2]float64{2 * m * n * k, float64(chunks * set.PeakInt8(20000))}, [2]func(){
 					func() { require.NoError(b, ops.MatmulBTQuant.Launch(q, &a)) },
 					func() { d.pool.Run(chunks, &peak) },
 				})

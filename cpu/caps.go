@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"github.com/opmux/opmux/cpu/internal/limits"
-	"github.com/opmux/opmux/cpu/internal/simd"
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/tensor"
 )
@@ -23,6 +22,7 @@ const (
 	FeatureAVX512VL
 	FeatureAVX512VNNI
 	FeatureAVX512BF16
+	FeatureAVXVNNI
 	FeatureAMXTile
 	FeatureAMXInt8
 	FeatureNEON
@@ -30,7 +30,7 @@ const (
 )
 
 var featureNames = [...]string{"avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
-	"avx512bf16", "amxtile", "amxint8", "neon", "dotprod"}
+	"avx512bf16", "avxvnni", "amxtile", "amxint8", "neon", "dotprod"}
 
 // FeatureNames returns the names of the bits in f, separated by blanks.
 func FeatureNames(f uint64) string {
@@ -47,7 +47,7 @@ func features() uint64 {
 	x, a := &cpu.X86, &cpu.ARM64
 	var f uint64
 	for i, has := range [...]bool{x.HasAVX2, x.HasFMA, x.HasF16C, x.HasBMI2, x.HasAVX512F, x.HasAVX512BW, x.HasAVX512DQ,
-		x.HasAVX512VL, x.HasAVX512VNNI, x.HasAVX512BF16, x.HasAMXTile, x.HasAMXInt8, a.HasASIMD, a.HasASIMDDP} {
+		x.HasAVX512VL, x.HasAVX512VNNI, x.HasAVX512BF16, x.HasAVXVNNI, x.HasAMXTile, x.HasAMXInt8, a.HasASIMD, a.HasASIMDDP} {
 		if has {
 			f |= 1 << i
 		}
@@ -59,9 +59,9 @@ func features() uint64 {
 func probe(id tensor.Device, threads int) device.ProviderCaps {
 	total, available := limits.Memory()
 	arch := ""
-	for _, s := range simd.All() {
-		if s.Missing() == "" {
-			arch = s.Name
+	for _, t := range tiers() {
+		if t.set.Missing() == "" {
+			arch = t.name
 			break
 		}
 	}

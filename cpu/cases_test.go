@@ -14,7 +14,7 @@ var (
 	outTypes   = []tensor.DType{tensor.F32, tensor.BF16}
 	blockTypes = []tensor.DType{tensor.Q4_0, tensor.Q4_1, tensor.Q5_0, tensor.Q5_1, tensor.Q8_0, tensor.Q2_K, tensor.Q3_K, tensor.Q4_K,
 		tensor.Q5_K, tensor.Q6_K, tensor.Q8_K, tensor.IQ4_NL}
-	fastTiers = []string{"avx512vnni", "avx2", "portable"}
+	fastTiers = []string{"amx", "avx512vnni", "avxvnni", "avx2", "portable"}
 )
 
 // outTol is the tolerance of an op with f32 sums and outputs of type t.

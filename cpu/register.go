@@ -53,9 +53,12 @@ func tested[R any](g *registrar, t *tier, o *ops.Op[R], f, ref kernel[R], traits
 func (g *registrar) fast(t *tier) {
 	rows := registry.Traits{BatchInvariant: true}
 	exact := registry.Traits{BatchInvariant: true, BitExact: true}
+	tested(g, t, ops.MatmulBTQuant, matmulBTQuant, refMatmulBTQuant, rows, sampleQ4, sampleQ8)
+	if t.quantOnly {
+		return
+	}
 	tested(g, t, ops.Matmul, matmul, refMatmul, rows, sampleMatmul)
 	tested(g, t, ops.MatmulBT, matmulBT, refMatmulBT, rows, sampleMatmulBT)
-	tested(g, t, ops.MatmulBTQuant, matmulBTQuant, refMatmulBTQuant, rows, sampleQ4, sampleQ8)
 	tested(g, t, ops.RMSNorm, rmsNorm, refRMSNorm, rows, sampleRMSNorm)
 	tested(g, t, ops.SiluAndMul, siluAndMul, refSiluAndMul, rows, sampleSilu)
 	tested(g, t, ops.Relu, relu, refRelu, exact, sampleRelu)

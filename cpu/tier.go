@@ -12,6 +12,7 @@ type tier struct {
 	rotateHalves, rotatePairs func(x, cos, sin []float32)
 	set                       *simd.Set // nil for the reference
 	assembly                  bool      // the set is more than Go loops
+	quantOnly                 bool      // the tier has only the quantised products
 
 	name     string
 	doc      string
@@ -27,27 +28,36 @@ var reference = &tier{
 	doc: "portable Go, the catalogue's formulas to the bit",
 }
 
-// levels are the fast tiers by the name of their simd.Set: what a CPU must have, and where they stand.
+// levels are the fast tiers by the name of their simd.Set: where they stand and what a CPU must have.
 var levels = map[string]struct {
-	priority int32
-	features uint64
-	doc      string
+	priority  int32
+	features  uint64
+	quantOnly bool // only the quantised products differ from the tier below
+	doc       string
 }{
-	"avx512vnni": {30, avx2 | FeatureAVX512F | FeatureAVX512BW | FeatureAVX512DQ | FeatureAVX512VL | FeatureAVX512VNNI, "assembly for AVX-512 with VNNI"},
-	"avx2":       {10, avx2, "assembly for AVX2 with FMA"},
-	"portable":   {0, 0, "the drivers of the assembly tiers over plain Go loops"},
+	"amx":        {40, avx512 | FeatureAMXTile | FeatureAMXInt8, true, "assembly for AMX tiles of bytes"},
+	"avx512vnni": {30, avx512, false, "assembly for AVX-512 with VNNI"},
+	"avxvnni":    {20, avx2 | FeatureAVXVNNI, true, "assembly for AVX2 with VNNI"},
+	"avx2":       {10, avx2, false, "assembly for AVX2 with FMA"},
+	"portable":   {0, 0, false, "the drivers of the assembly tiers over plain Go loops"},
 }
 
-const avx2 = FeatureAVX2 | FeatureFMA | FeatureF16C | FeatureBMI2
+const (
+	avx2   = FeatureAVX2 | FeatureFMA | FeatureF16C | FeatureBMI2
+	avx512 = avx2 | FeatureAVX512F | FeatureAVX512BW | FeatureAVX512DQ | FeatureAVX512VL | FeatureAVX512VNNI
+)
 
 // tiers returns the fast tiers that were compiled in, best first.
 func tiers() (list []*tier) {
 	for _, s := range simd.All() {
-		l := levels[s.Name]
+		l, ok := levels[s.Name]
+		if !ok {
+			continue
+		}
 		list = append(list, &tier{
 			halves:       halves{s.WidenF16, s.WidenBF16, s.NarrowF16, s.NarrowBF16},
 			rotateHalves: s.RotateHalves, rotatePairs: s.RotatePairs, set: s,
-			assembly: s.Name != "portable", name: s.Name, doc: l.doc, priority: l.priority,
+			assembly: s.Name != "portable", quantOnly: l.quantOnly, name: s.Name, doc: l.doc, priority: l.priority,
 			supports: func(c device.ProviderCaps) registry.Verdict {
 				if lacks := l.features &^ c.Features; c.Valid && lacks != 0 {
 					return registry.No("the CPU lacks " + FeatureNames(lacks))

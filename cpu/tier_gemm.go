@@ -50,16 +50,16 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 	return 0
 }
 
-// panels runs f over the panels of w. With many rows of activations a chunk takes as many panels as stay in the second
-// level cache while all rows pass over them.
+// panels runs f over the panels of w, an even number at a time: kernels take them in pairs. With many rows of activations
+// a chunk has as many panels as stay in the second level cache while all rows pass over them.
 func (j *job) panels(w *weight, m int, f part) {
-	n := simd.Panels(w.n)
+	pairs := (simd.Panels(w.n) + 1) / 2
 	if m < manyRows {
-		j.each(n, panelCost(w, m), f)
+		j.each(pairs, 2*panelCost(w, m), f)
 		return
 	}
 	const cached = 1 << 20
-	j.chunks(n, max(1, min(cached/max(simd.Lanes*w.row, 1), n/(4*j.pool.Threads()))), f)
+	j.chunks(pairs, max(1, min(cached/max(2*simd.Lanes*w.row, 1), pairs/(4*j.pool.Threads()))), f)
 }
 
 // manyRows is from how many rows of activations on a product is bound by multiplications rather than by memory.
@@ -88,12 +88,13 @@ func quantizeRows(j *job, lo, hi, worker int) {
 	}
 }
 
-// mulPanels multiplies panels lo to hi of the weight with all rows.
+// mulPanels multiplies pairs lo to hi of the weight's panels with all rows.
 func mulPanels(j *job, lo, hi, worker int) {
 	a := (*ops.MatmulBTQuantArgs)(j.args)
 	f, xq, local := simd.Format(j.n[0]), j.scratch[:j.shared], own[byte](j, worker)
 	w, _ := weightOf(&a.B)
 	m := int(a.Out.Shape[0])
+	lo, hi = 2*lo, min(2*hi, simd.Panels(w.n))
 	if w.lane16 && a.Out.DType == tensor.F32 {
 		j.tier.set.MulQ(f, elems[float32](&a.Out, 0, m*w.n), w.n, xq, w.data, m, w.n, w.k, lo, hi)
 		return

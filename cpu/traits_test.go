@@ -42,26 +42,51 @@ func TestLaunchAllocatesNothing(t *testing.T) {
 func TestTiersAreThere(t *testing.T) {
 	r, d := open(t, 1)
 	x := &cpu.X86
-	want := []string{"portable", "reference"}
-	if x.HasAVX2 && x.HasFMA && x.HasF16C && x.HasBMI2 && assembly {
-		want = append([]string{"avx2"}, want...)
-		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasAVX512VNNI {
-			want = append([]string{"avx512vnni"}, want...)
+	hasAVX2 := assembly && x.HasAVX2 && x.HasFMA && x.HasF16C && x.HasBMI2
+	hasAVX512 := hasAVX2 && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasAVX512VNNI
+	var want, products []string // of most ops, and of the quantised products
+	for _, tier := range []struct {
+		name     string
+		products bool
+		has      bool
+	}{
+		{"amx", true, hasAVX512 && x.HasAMXTile && x.HasAMXInt8 && compiled("amx")},
+		{"avx512vnni", false, hasAVX512},
+		{"avxvnni", true, hasAVX2 && x.HasAVXVNNI && compiled("avxvnni")},
+		{"avx2", false, hasAVX2},
+		{"portable", false, true},
+		{"reference", false, true},
+	} {
+		if tier.has {
+			products = append(products, tier.name)
+			if !tier.products {
+				want = append(want, tier.name)
+			}
 		}
 	}
-	for _, o := range []registry.Op{ops.OpMatmul, ops.OpMatmulBT, ops.OpMatmulBTQuant, ops.OpRMSNorm, ops.OpSiluAndMul, ops.OpAdd, ops.OpRelu,
-		ops.OpMulScalar, ops.OpRopeNeox, ops.OpRopeFromCache, ops.OpAttention, ops.OpPagedAttention, ops.OpEmbedding, ops.OpReshapeAndCache,
-		ops.OpGreedyArgmax, ops.OpComputeProbs, ops.OpComputeLogprobs, ops.OpApplyTopKTopP} {
-		var got []string
-		for _, step := range r.Explain(o, tensor.Device{}).Chain {
+	chain := func(op registry.Op) (got []string) {
+		for _, step := range r.Explain(op, tensor.Device{}).Chain {
 			got = append(got, step.Provider)
 		}
-		require.Equal(t, want, got, r.OpName(o))
+		return got
 	}
-	require.Equal(t, want[0], d.Caps().Arch)
+	require.Equal(t, products, chain(ops.OpMatmulBTQuant))
+	require.Equal(t, products[0], d.Caps().Arch)
+	for _, o := range []registry.Op{ops.OpMatmul, ops.OpMatmulBT, ops.OpRMSNorm, ops.OpSiluAndMul, ops.OpAdd, ops.OpRelu,
+		ops.OpMulScalar, ops.OpRopeNeox, ops.OpRopeFromCache, ops.OpAttention, ops.OpPagedAttention, ops.OpEmbedding, ops.OpReshapeAndCache,
+		ops.OpGreedyArgmax, ops.OpComputeProbs, ops.OpComputeLogprobs, ops.OpApplyTopKTopP} {
+		require.Equal(t, want, chain(o), r.OpName(o))
+	}
 	if !assembly {
 		t.Log("assembly is not compiled in")
 	}
+}
+
+// compiled reports whether the named tier was compiled in, and the operating system does not forbid it.
+func compiled(name string) bool {
+	return slices.ContainsFunc(tiers(), func(t *tier) bool {
+		return t.name == name && !strings.Contains(t.set.Missing(), "permission")
+	})
 }
 
 // A device that lacks the instructions has only what runs there, and Explain says what is missing.

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package cpu
+
+import "time"
+
+func processorTime() time.Duration { return wall() }
