@@ -17,11 +17,13 @@ type level int
 const (
 	avx2   level = iota // AVX2, FMA3, F16C, BMI2; 16 vector registers
 	avx512              // and AVX-512 F, BW, DQ, VL, VNNI
+	amx                 // and AMX-TILE, AMX-INT8
 )
 
 var allowed = map[level][]string{
 	avx2:   {"AVX", "AVX2", "FMA3", "F16C", "BMI", "BMI2", "SSE", "SSE2", "SSE4.1", "MMX+", "CMOV", "CPUID"},
 	avx512: {"AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512VNNI"},
+	amx:    {"AMX-INT8"},
 }
 
 // check refuses what the register allocator would let pass: an instruction
@@ -30,12 +32,15 @@ var allowed = map[level][]string{
 func check(f *ir.File, l level) error {
 	for _, fn := range f.Functions() {
 		for _, isa := range fn.ISA {
-			ok := slices.Contains(allowed[avx2], isa) || l == avx512 && slices.Contains(allowed[avx512], isa)
+			ok := false
+			for a := avx2; a <= l; a++ {
+				ok = ok || slices.Contains(allowed[a], isa)
+			}
 			if !ok {
 				return fmt.Errorf("%s requires %s", fn.Name, isa)
 			}
 		}
-		if l == avx512 {
+		if l >= avx512 {
 			continue
 		}
 		for _, i := range fn.Instructions() {
@@ -50,7 +55,8 @@ func check(f *ir.File, l level) error {
 	return nil
 }
 
-// kit is avo's context with the few things this package's kernels share.
+// kit is avo's context with the few things this package's kernels share; level
+// is that of its vector registers.
 type kit struct {
 	*build.Context
 	level level

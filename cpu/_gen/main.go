@@ -36,6 +36,7 @@ var files = []file{
 	{"gemm256", avx2, gemmAVX2},
 	{"vec512", avx512, vecKernels},
 	{"vec256", avx2, vecKernels},
+	{"amx", amx, amxKernels},
 }
 
 func main() {
@@ -51,7 +52,7 @@ func run(dir string) error {
 	cfg := printer.Config{Name: "cpu/_gen", Pkg: "simd"}
 	stubs := ir.NewFile()
 	for _, f := range files {
-		k := &kit{Context: build.NewContext(), level: f.level}
+		k := &kit{Context: build.NewContext(), level: min(f.level, avx512)}
 		constrain(k.Context)
 		f.build(k)
 		out, err := k.Result()
@@ -62,6 +63,9 @@ func run(dir string) error {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		if err := check(out, f.level); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if err := encodeTiles(out); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		if err := write(dir, f.name+"_amd64.s", printer.NewGoAsm(cfg), out); err != nil {

@@ -65,6 +65,13 @@ func (s *Set) MulQ(f Format, c []float32, ldc int, xq, w []byte, m, n, k, p0, p1
 	f.mustBeQuantized(k)
 	stride := QuantizedStride(k)
 	need("xq", len(xq), m*stride)
+	if s.wide != nil {
+		rows := s.wide(f, c, ldc, xq, w, m, n, k, p0, p1)
+		if rows >= m {
+			return
+		}
+		m, c, xq = m-rows, c[rows*ldc:], xq[rows*stride:]
+	}
 	s.mul(&quantCut, f, c, ldc, unsafe.SliceData(xq), stride, w, m, n, k, p0, p1)
 }
 

@@ -16,7 +16,7 @@ package simd
 // them are fields, and a field that is nil says that the tier lacks the kernel.
 // Sets are read-only and may be used by any number of goroutines.
 type Set struct {
-	// Name is "avx512vnni", "avx2" or "portable".
+	// Name is "amx", "avx512vnni", "avx2" or "portable".
 	Name string
 	// Vec holds the kernels on rows of floats.
 	Vec
@@ -25,6 +25,9 @@ type Set struct {
 
 	quantize quantize
 	tiles    [formats][]tile // most rows first, and two panels before one
+	// wide, where a tier has it, is MulQ for the first rows rows, which it
+	// returns: as many as it is faster for than the tiles.
+	wide func(f Format, c []float32, ldc int, xq, w []byte, m, n, k, p0, p1 int) (rows int)
 
 	peak      peaks
 	readBytes func(p *byte, n int) uint64

@@ -4,7 +4,7 @@ package simd
 
 import "golang.org/x/sys/cpu"
 
-func archSets() []*Set { return []*Set{avx512vnni, avx2} }
+func archSets() []*Set { return []*Set{amx, avx512vnni, avx2} }
 
 var avx512vnni = &Set{
 	Name: "avx512vnni",

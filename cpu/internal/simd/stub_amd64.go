@@ -947,3 +947,28 @@ func mix2BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v
 //
 //go:noescape
 func mix1BF16AVX2(rows int, d int, out *float32, ldo int, p *float32, ldp int, v *byte, ldv int, ahead int)
+
+// unpackQ4AMX equals unpackQ4Ref.
+//
+//go:noescape
+func unpackQ4AMX(nb int, w *byte, dst *byte)
+
+// unpackQ8AMX equals unpackQ8Ref.
+//
+//go:noescape
+func unpackQ8AMX(nb int, w *byte, dst *byte)
+
+// packRowsAMX equals packRowsRef.
+//
+//go:noescape
+func packRowsAMX(nb int, x *byte, ldx int, rows int, dst *byte)
+
+// mulAMX multiplies one unpacked panel with tiles times 16 packed rows, the
+// packed tiles being size bytes apart: C[16·tiles][16] += X·Wᵀ, C being
+// contiguous. For each row it equals mulQ4Ref and mulQ8Ref. w, x and size are
+// multiples of a page, and so is scratch, which has two. For each block of each
+// tile two cache lines from next on are prefetched, and next moves on by step.
+// All tile registers are released at the end.
+//
+//go:noescape
+func mulAMX(nb int, w *byte, x *byte, size int, tiles int, c *float32, scratch *byte, next uintptr, step int)

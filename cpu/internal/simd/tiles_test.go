@@ -55,6 +55,7 @@ func TestTiersOfThisCPU(t *testing.T) {
 	for name, needs := range map[string]string{
 		"avx2":       "avx2 fma f16c bmi2",
 		"avx512vnni": "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512_vnni",
+		"amx":        "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512_vnni amx_tile amx_int8",
 	} {
 		all := true
 		for f := range strings.FieldsSeq(needs) {
