@@ -1,7 +1,7 @@
 """Measures an exported model file: bits per byte on held-out text, and how often a sample copies 12 tokens of the training text.
 
     evaluate.py                      both, on ../default.gguf; rewrites ../heldout.txt and ../heldout.json
-    evaluate.py --check FILE         the longest run of FILE's tokens that stands in the training text
+    evaluate.py --check FILE...      the longest run of each text's tokens that stands in the training text
 """
 
 import argparse
@@ -90,7 +90,7 @@ def sample(model, prompt, count, n, temperature, top_k, top_p, generator):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--model", default=str(HERE.parent / "default.gguf"))
-    p.add_argument("--check", help="a text file")
+    p.add_argument("--check", nargs="+", metavar="FILE", help="text files")
     p.add_argument("--samples", type=int, default=200)
     p.add_argument("--threads", type=int, default=2)
     a = p.parse_args()
@@ -100,11 +100,12 @@ def main():
     docs = {part: tokens.encode(tokenizer, texts[part]) for part in texts}
     training = Training(docs["train"])
 
-    if a.check:
-        ids = tokenizer.encode(pathlib.Path(a.check).read_text()).ids
+    for path in a.check or ():
+        ids = tokenizer.encode(pathlib.Path(path).read_text()).ids
         length, at = training.longest(ids)
-        print(f"{len(ids)} tokens; longest run of {RUN} or more that stands in the training text: {length}"
+        print(f"{path}: {len(ids)} tokens; longest run of {RUN} or more that stands in the training text: {length}"
               + (f": {tokenizer.decode(ids[at:at + length])!r}" if length else ""))
+    if a.check:
         return
 
     # One short text for other implementations to check themselves on: a book that training never saw.

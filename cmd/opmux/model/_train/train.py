@@ -65,7 +65,7 @@ def optimizers(model, lr, decay):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", default=str(HERE.parent / "default.gguf"))
-    p.add_argument("--history", help="write the losses of the epochs here, as JSON")
+    p.add_argument("--history", help="write the losses here, as JSON")
     p.add_argument("--steps", type=int, default=800)
     p.add_argument("--lr", type=float, default=0.01)
     p.add_argument("--decay", type=float, default=0.5)
