@@ -9,23 +9,9 @@ import (
 )
 
 func gemmAVX2(k *kit) {
-	g := &gemm256{
-		kit:   k,
-		lanes: k.signTable(),
-		low:   k.words("low", 0x0f0f0f0f),
-		signs: k.words("signs", 0x80808080),
-		ones:  k.words("ones", 0x00010001),
-		order: k.words("order", 0, 4, 1, 5, 2, 6, 3, 7),
-	}
+	g := newGemm256(k, "AVX2", false)
 	g.quantize()
-	for _, p := range packings {
-		for _, n := range []int{4, 2, 1} {
-			if n <= 2 {
-				g.quantTile(p, n, 2)
-			}
-			g.quantTile(p, n, 1)
-		}
-	}
+	g.quantTiles()
 	for _, format := range []string{"F32", "F16", "BF16"} {
 		for _, n := range []int{6, 4, 3, 2, 1} {
 			if n <= 3 {
@@ -36,10 +22,28 @@ func gemmAVX2(k *kit) {
 	}
 }
 
+// gemmAVXVNNI has the tiles for which one instruction more makes a difference.
+func gemmAVXVNNI(k *kit) {
+	newGemm256(k, "AVXVNNI", true).quantTiles()
+	k.peak("peakInt8AVXVNNI", "VPDPBUSD", 12, func(x, y, acc reg.VecVirtual) { k.vpdpbusdVEX(x, y, acc) })
+}
+
 // gemm256 has the constants that are left in memory, where 16 registers are few.
 type gemm256 struct {
 	*kit
+	suffix string
+	vnni   bool
+
 	lanes, low, signs, ones, order operand.Mem
+}
+
+func newGemm256(k *kit, suffix string, vnni bool) *gemm256 {
+	g := &gemm256{kit: k, suffix: suffix, vnni: vnni, lanes: k.signTable(), low: k.words("low", 0x0f0f0f0f)}
+	if !vnni {
+		g.signs, g.ones = k.words("signs", 0x80808080), k.words("ones", 0x00010001)
+		g.order = k.words("order", 0, 4, 1, 5, 2, 6, 3, 7)
+	}
+	return g
 }
 
 // words is a constant of eight 32-bit words, or of one repeated.
@@ -102,10 +106,21 @@ func (g *gemm256) store(acc [][]reg.VecVirtual) {
 	g.ret()
 }
 
+func (g *gemm256) quantTiles() {
+	for _, p := range packings {
+		for _, n := range []int{4, 3, 2, 1} {
+			if n <= 2 {
+				g.quantTile(p, n, 2)
+			}
+			g.quantTile(p, n, 1)
+		}
+	}
+}
+
 // quantTile takes eight lanes after the other, so that n integer accumulators
 // are enough.
 func (g *gemm256) quantTile(p packing, n, panels int) {
-	g.tile(fmt.Sprintf("mul%sx%dx%dAVX2", p.name, n, 16*panels), p.name, n, panels)
+	g.tile(fmt.Sprintf("mul%sx%dx%d%s", p.name, n, 16*panels, g.suffix), p.name, n, panels)
 	acc := g.registers(n, panels)
 	g.load(acc)
 	w, ahead := g.newPointers(panels, g.arg("w"), g.arg("size")), g.arg("ahead")
@@ -120,11 +135,7 @@ func (g *gemm256) quantTile(p packing, n, panels int) {
 			for m := range sum {
 				sum[m] = g.YMM()
 			}
-			if p.bits == 4 {
-				g.dotQ4(p, w.at(z, 32*h), x, sum)
-			} else {
-				g.dotQ8(p, w.at(z, 32*h), x, sum)
-			}
+			g.dot(p, w.at(z, 32*h), x, sum)
 			scale := g.YMM()
 			g.VCVTPH2PS(w.at(z, p.scales()+16*h), scale)
 			for m := range n {
@@ -143,63 +154,93 @@ func (g *gemm256) quantTile(p packing, n, panels int) {
 	g.store(acc)
 }
 
-// dotQ4 multiplies in 16-bit sums. These hold 16 products of at most 15·127, so
-// that they do not saturate within a block.
-func (g *gemm256) dotQ4(p packing, w operand.Mem, x pointers, sum []reg.VecVirtual) {
-	for j := range p.lines {
-		even, odd := g.YMM(), g.YMM()
-		g.VMOVDQU(w.Offset(64*j), even)
-		g.VPSRLW(operand.U8(4), even, odd)
-		g.VPAND(g.low, even, even)
-		g.VPAND(g.low, odd, odd)
-		for i, u := range []reg.VecVirtual{even, odd} {
-			for m, s := range sum {
-				t := g.YMM()
-				g.VPBROADCASTD(x.at(m, 8*j+4*i), t)
-				if i+j == 0 {
-					g.VPMADDUBSW(t, u, s)
-					continue
-				}
-				g.VPMADDUBSW(t, u, t)
-				g.VPADDW(t, s, s)
-			}
+// dot sets sum[m] to Σ q·w of row m and the eight lanes of the block at w.
+func (g *gemm256) dot(p packing, w operand.Mem, x pointers, sum []reg.VecVirtual) {
+	add, begin, end := g.addSigned, func(m int) {}, func(m int) {}
+	switch {
+	case g.vnni:
+		add = g.addVNNI
+		begin = func(m int) { g.VPBROADCASTD(x.at(m, xSum), sum[m]) }
+	case p.bits == 4:
+		add = g.addWords
+		end = func(m int) {
+			t := g.YMM()
+			g.VPBROADCASTD(x.at(m, xSum), t)
+			g.VPMADDWD(g.ones, sum[m], sum[m])
+			g.VPADDD(t, sum[m], sum[m])
 		}
 	}
-	for m, s := range sum {
-		t := g.YMM()
-		g.VPBROADCASTD(x.at(m, xSum), t)
-		g.VPMADDWD(g.ones, s, s)
-		g.VPADDD(t, s, s)
+	for m := range sum {
+		begin(m)
+	}
+	group := 0
+	for j := range p.lines {
+		units := []reg.VecVirtual{g.YMM()}
+		g.VMOVDQU(w.Offset(64*j), units[0])
+		if p.bits == 4 {
+			units = append(units, g.YMM())
+			g.VPSRLW(operand.U8(4), units[0], units[1])
+			g.VPAND(g.low, units[0], units[0])
+			g.VPAND(g.low, units[1], units[1])
+		}
+		for _, u := range units {
+			add(u, x, group, sum)
+			group++
+		}
+	}
+	for m := range sum {
+		end(m)
 	}
 }
 
-// dotQ8 takes the weights as signed and moves their sign to the activations:
+// addVNNI adds the products of unsigned weights with a group of each row.
+func (g *gemm256) addVNNI(u reg.VecVirtual, x pointers, group int, sum []reg.VecVirtual) {
+	for m, s := range sum {
+		t := g.YMM()
+		g.VPBROADCASTD(x.at(m, 4*group), t)
+		g.vpdpbusdVEX(t, u, s)
+	}
+}
+
+// addWords is addVNNI for nibbles, in 16-bit sums: these hold 16 products of at
+// most 15·127, so that they do not saturate within a block.
+func (g *gemm256) addWords(u reg.VecVirtual, x pointers, group int, sum []reg.VecVirtual) {
+	for m, s := range sum {
+		t := g.YMM()
+		g.VPBROADCASTD(x.at(m, 4*group), t)
+		if group == 0 {
+			g.VPMADDUBSW(t, u, s)
+			continue
+		}
+		g.VPMADDUBSW(t, u, t)
+		g.VPADDW(t, s, s)
+	}
+}
+
+// addSigned makes the weights signed and moves their sign to the activations:
 // |w|·x is at most 128·127, of which a 16-bit sum holds two. (Weights as stored,
 // up to 255, would saturate.) The word for the bias is thereby not needed.
-func (g *gemm256) dotQ8(p packing, w operand.Mem, x pointers, sum []reg.VecVirtual) {
-	for j := range p.lines {
-		signed, size := g.YMM(), g.YMM()
-		g.VMOVDQU(w.Offset(64*j), signed)
-		g.VPXOR(g.signs, signed, signed)
-		g.VPABSB(signed, size)
-		for m, s := range sum {
-			t := g.YMM()
-			g.VPBROADCASTD(x.at(m, 4*j), t)
-			g.VPSIGNB(signed, t, t)
-			g.VPMADDUBSW(t, size, t)
-			if j == 0 {
-				g.VPMADDWD(g.ones, t, s)
-				continue
-			}
-			g.VPMADDWD(g.ones, t, t)
-			g.VPADDD(t, s, s)
+func (g *gemm256) addSigned(u reg.VecVirtual, x pointers, group int, sum []reg.VecVirtual) {
+	size := g.YMM()
+	g.VPXOR(g.signs, u, u)
+	g.VPABSB(u, size)
+	for m, s := range sum {
+		t := g.YMM()
+		g.VPBROADCASTD(x.at(m, 4*group), t)
+		g.VPSIGNB(u, t, t)
+		g.VPMADDUBSW(t, size, t)
+		if group == 0 {
+			g.VPMADDWD(g.ones, t, s)
+			continue
 		}
+		g.VPMADDWD(g.ones, t, t)
+		g.VPADDD(t, s, s)
 	}
 }
 
 // floatTile keeps the whole tile of C in registers.
 func (g *gemm256) floatTile(format string, n, panels int) {
-	g.tile(fmt.Sprintf("mul%sx%dx%dAVX2", format, n, 16*panels), format, n, panels)
+	g.tile(fmt.Sprintf("mul%sx%dx%d%s", format, n, 16*panels, g.suffix), format, n, panels)
 	acc := g.registers(n, panels)
 	g.load(acc)
 	x := g.newRows(n, g.arg("x"), g.arg("ldx"))

@@ -15,15 +15,17 @@ import (
 type level int
 
 const (
-	avx2   level = iota // AVX2, FMA3, F16C, BMI2; 16 vector registers
-	avx512              // and AVX-512 F, BW, DQ, VL, VNNI
-	amx                 // and AMX-TILE, AMX-INT8
+	avx2    level = iota // AVX2, FMA3, F16C, BMI2; 16 vector registers
+	avxvnni              // and AVX-VNNI
+	avx512               // and AVX-512 F, BW, DQ, VL, VNNI
+	amx                  // and AMX-TILE, AMX-INT8
 )
 
 var allowed = map[level][]string{
-	avx2:   {"AVX", "AVX2", "FMA3", "F16C", "BMI", "BMI2", "SSE", "SSE2", "SSE4.1", "MMX+", "CMOV", "CPUID"},
-	avx512: {"AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512VNNI"},
-	amx:    {"AMX-INT8"},
+	avx2:    {"AVX", "AVX2", "FMA3", "F16C", "BMI", "BMI2", "SSE", "SSE2", "SSE4.1", "MMX+", "CMOV", "CPUID"},
+	avxvnni: {"AVXVNNI"},
+	avx512:  {"AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512VNNI"},
+	amx:     {"AMX-INT8"},
 }
 
 // check refuses what the register allocator would let pass: an instruction

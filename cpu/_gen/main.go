@@ -34,6 +34,7 @@ var files = []file{
 	{"probe256", avx2, probes256},
 	{"gemm512", avx512, gemmAVX512},
 	{"gemm256", avx2, gemmAVX2},
+	{"gemmvnni", avxvnni, gemmAVXVNNI},
 	{"vec512", avx512, vecKernels},
 	{"vec256", avx2, vecKernels},
 	{"amx", amx, amxKernels},
@@ -68,6 +69,7 @@ func run(dir string) error {
 		if err := encodeTiles(out); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
+		encodeVEX(out)
 		if err := write(dir, f.name+"_amd64.s", printer.NewGoAsm(cfg), out); err != nil {
 			return err
 		}

@@ -62,10 +62,13 @@ func (k *kit) peak(name, what string, independent int, do func(x, y, acc reg.Vec
 
 func (k *kit) readBytes(name string) {
 	k.fn(name, "func(p *byte, n int) (x uint64)",
-		name+" reads n bytes, a positive multiple of 256, the way the",
-		"kernels for one row do, prefetching ahead; x is the exclusive or of",
-		"all the 64-bit words.")
-	p, n := k.arg("p"), k.arg("n")
+		name+" reads n bytes, a positive multiple of 512, the way the",
+		"kernels for one row do, as two streams; x is the exclusive or of all the",
+		"64-bit words.")
+	half, n := k.GP64(), k.arg("n")
+	k.MOVQ(n, half)
+	k.SHRQ(operand.U8(1), half)
+	p := k.newPointers(2, k.arg("p"), half)
 	acc := []reg.VecVirtual{k.zero(), k.zero(), k.zero(), k.zero()}
 	width := int(acc[0].Size())
 	xor := func(a operand.Op, b, dst reg.Register) {
@@ -77,14 +80,16 @@ func (k *kit) readBytes(name string) {
 	}
 	k.Label("loop")
 	for off := 0; off < 256; off += width {
-		if off%cacheLine == 0 {
-			k.PREFETCHT1(at(p, off+1536))
+		for z := range p {
+			if off%cacheLine == 0 {
+				k.PREFETCHT0(p.at(z, off+2048))
+			}
+			a := acc[(off/width*len(p)+z)%len(acc)]
+			xor(p.at(z, off), a, a)
 		}
-		a := acc[off/width%len(acc)]
-		xor(at(p, off), a, a)
 	}
-	k.ADDQ(operand.I32(256), p)
-	k.SUBQ(operand.I32(256), n)
+	p.advance(k, 256)
+	k.SUBQ(operand.I32(512), n)
 	k.JNZ(operand.LabelRef("loop"))
 	sum, t := acc[0], acc[1]
 	for _, a := range acc[1:] {

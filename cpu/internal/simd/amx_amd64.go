@@ -73,6 +73,7 @@ func mulTiles(f Format, c []float32, ldc int, xq, w []byte, m, n, k, p0, p1 int)
 	need("c", len(c), (rows-1)*ldc+min(p1*Lanes, n))
 	need("xq", len(xq), rows*stride)
 	need("w", len(w), p1*size)
+	touches(c[p0*Lanes:], ldc, min(p1*Lanes, n)-p0*Lanes, unsafe.SliceData(xq), stride, stride, w[p0*size:p1*size], rows)
 	unpack := unpackQ8AMX
 	if f == Q4_0 {
 		unpack = unpackQ4AMX

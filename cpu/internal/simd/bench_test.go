@@ -128,3 +128,43 @@ func BenchmarkMul(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkPanels measures what loading a model and looking up a row cost.
+func BenchmarkPanels(b *testing.B) {
+	const k = 4096
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, f := range allFormats {
+		src, panel, row := make([]byte, Lanes*f.RowSize(k)), make([]byte, f.PanelSize(k)), make([]float32, k)
+		weights(r, f, panel, false)
+		b.Run("Pack/"+f.String(), func(b *testing.B) {
+			b.SetBytes(int64(len(src)))
+			for b.Loop() {
+				f.PackPanel(panel, src, Lanes, k)
+			}
+		})
+		b.Run("Row/"+f.String(), func(b *testing.B) {
+			b.SetBytes(4 * k)
+			for b.Loop() {
+				f.Row(row, panel, 5, k)
+			}
+		})
+	}
+}
+
+// BenchmarkQuantizeRows measures the quantisation of activations in bytes read.
+func BenchmarkQuantizeRows(b *testing.B) {
+	const m, k = 12, 4096
+	for _, s := range All() {
+		if s.Missing() != "" {
+			continue
+		}
+		b.Run(s.Name, func(b *testing.B) {
+			x, xq := make([]float32, m*k), make([]byte, QuantizedSize(m, k))
+			oddFloats(rand.New(rand.NewPCG(1, 1)), x, false)
+			b.SetBytes(4 * m * k)
+			for b.Loop() {
+				s.QuantizeRows(Q4_0, xq, x, k, 0, m, k)
+			}
+		})
+	}
+}

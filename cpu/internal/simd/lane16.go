@@ -72,20 +72,21 @@ func Panels(n int) int { return (n + Lanes - 1) / Lanes }
 // (1 to 16) rows of src, which are f.RowSize(k) bytes each and follow each
 // other. Rows that are missing become zeros.
 func (f Format) PackPanel(dst, src []byte, rows, k int) {
-	size := f.RowSize(k)
 	dst = dst[:f.PanelSize(k)]
+	if !f.Quantized() {
+		packElements(dst, src, rows, k, f.RowSize(1))
+		return
+	}
+	size := f.RowSize(k)
 	for lane := range Lanes {
 		var row []byte
 		if lane < rows {
 			row = src[lane*size:][:size]
 		}
-		switch f {
-		case Q4_0:
+		if f == Q4_0 {
 			packQ4(dst, row, lane, k)
-		case Q8_0:
+		} else {
 			packQ8(dst, row, lane, k)
-		default:
-			packElements(dst, row, lane, k, size/max(k, 1))
 		}
 	}
 }
@@ -114,7 +115,7 @@ func (f Format) UnpackRow(dst, panel []byte, lane, k int) {
 			}
 		}
 	default:
-		size := len(dst) / max(k, 1)
+		size := f.RowSize(1)
 		for i := range k {
 			copy(dst[i*size:][:size], panel[(i*Lanes+lane)*size:])
 		}
@@ -124,15 +125,32 @@ func (f Format) UnpackRow(dst, panel []byte, lane, k int) {
 // Row writes the k values of row lane of a panel to dst.
 func (f Format) Row(dst []float32, panel []byte, lane, k int) {
 	dst = dst[:k]
-	for i := range dst {
-		switch f {
-		case Q4_0:
-			w := panel[i/block*q4Block:][:q4Block]
-			dst[i] = scale(w[256:], lane) * float32(int(nibble(w, lane, i%block))-8)
-		case Q8_0:
-			w := panel[i/block*q8Block:][:q8Block]
-			dst[i] = scale(w[512:], lane) * float32(int(w[i%block/4*64+4*lane+i%4])-128)
-		default:
+	switch f {
+	case Q4_0:
+		for b := range k / block {
+			w, out := panel[b*q4Block:][:q4Block], dst[b*block:][:block]
+			d := scale(w[256:], lane)
+			for j := range 4 {
+				v := word(w[64*j:], lane)
+				for i := range 4 {
+					out[8*j+i] = d * float32(int(v>>(8*i)&15)-8)
+					out[8*j+4+i] = d * float32(int(v>>(8*i+4)&15)-8)
+				}
+			}
+		}
+	case Q8_0:
+		for b := range k / block {
+			w, out := panel[b*q8Block:][:q8Block], dst[b*block:][:block]
+			d := scale(w[512:], lane)
+			for g := range 8 {
+				v := word(w[64*g:], lane) ^ signs
+				for i := range 4 {
+					out[4*g+i] = d * float32(int8(v>>(8*i)))
+				}
+			}
+		}
+	default:
+		for i := range dst {
 			dst[i] = f.element(panel, i*Lanes+lane)
 		}
 	}
@@ -188,13 +206,27 @@ const (
 func word(p []byte, i int) uint32       { return binary.LittleEndian.Uint32(p[4*i:]) }
 func putWord(p []byte, i int, v uint32) { binary.LittleEndian.PutUint32(p[4*i:], v) }
 
-func packElements(panel, row []byte, lane, k, size int) {
-	for i := range k {
-		out := panel[(i*Lanes+lane)*size:][:size]
-		if row == nil {
-			clear(out)
-		} else {
-			copy(out, row[i*size:])
+// packElements transposes elements of 2 or 4 bytes, a stretch of k at a time so
+// that the lines written stay in the cache until they are full.
+func packElements(panel, src []byte, rows, k, size int) {
+	if rows < Lanes {
+		clear(panel)
+	}
+	const stretch = 128
+	for k0 := 0; k0 < k; k0 += stretch {
+		n := min(stretch, k-k0)
+		for lane := range rows {
+			in := src[(lane*k+k0)*size:][:n*size]
+			out := panel[(k0*Lanes+lane)*size:]
+			if size == 4 {
+				for i := range n {
+					putWord(out, i*Lanes, word(in, i))
+				}
+			} else {
+				for i := range n {
+					binary.LittleEndian.PutUint16(out[2*i*Lanes:], binary.LittleEndian.Uint16(in[2*i:]))
+				}
+			}
 		}
 	}
 }
@@ -204,12 +236,6 @@ var (
 	zeroQ4 = [18]byte{2: 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88}
 	zeroQ8 = [34]byte{}
 )
-
-// nibble is element i of row lane in a Q4_0 block of a panel.
-func nibble(w []byte, lane, i int) byte {
-	g := i / 4
-	return w[g/2*64+4*lane+i%4] >> (g % 2 * 4) & 15
-}
 
 // scale is the binary16 number lane of s.
 func scale(s []byte, lane int) float32 {

@@ -111,6 +111,7 @@ func (s *Set) mul(cut *cut, f Format, c []float32, ldc int, x *byte, ldx int, w 
 	for i := range m {
 		clear(c[i*ldc+j0 : i*ldc+j1])
 	}
+	touches(c[j0:], ldc, j1-j0, x, ldx, k/cut.step*cut.bytes, w[p0*size:p1*size], m)
 
 	tiles := s.tiles[f]
 	most, deep, run, dist, third := tiles[0].panels, cut.deep, cut.run, streamAhead, 0

@@ -13,13 +13,13 @@ func (s *Set) PeakInt8(n int) (ops int) { return s.peak.run(s.peak.int8, s.peak.
 // PeakF32 is PeakInt8 for fused multiply-adds of float32.
 func (s *Set) PeakF32(n int) (ops int) { return s.peak.run(s.peak.f32, s.peak.f32Ops, n) }
 
-// ReadBytes reads p as a stream, prefetching ahead, and returns the exclusive
-// or of its 64-bit little-endian words; up to 255 bytes at the end are left out.
+// ReadBytes reads p as two streams, prefetching ahead, and returns the exclusive
+// or of its 64-bit little-endian words; up to 511 bytes at the end are left out.
 // Benchmarks set kernels that are bound by memory against it.
 func (s *Set) ReadBytes(p []byte) uint64 {
 	var x uint64
 	const call = 1 << 20 // bytes, some tens of microseconds
-	for p = p[:len(p)&^255]; len(p) > 0; {
+	for p = p[:len(p)&^511]; len(p) > 0; {
 		part := p[:min(call, len(p))]
 		x ^= s.readBytes(&part[0], len(part))
 		p = p[len(part):]

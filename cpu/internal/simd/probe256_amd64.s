@@ -129,28 +129,44 @@ loop:
 // func readBytesAVX2(p *byte, n int) (x uint64)
 // Requires: AVX, AVX2, MMX+
 TEXT ·readBytesAVX2(SB), NOSPLIT, $0-24
-	MOVQ  p+0(FP), AX
 	MOVQ  n+8(FP), CX
+	MOVQ  CX, AX
+	SHRQ  $0x01, AX
+	MOVQ  p+0(FP), DX
+	LEAQ  (DX)(AX*1), AX
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
 
 loop:
-	PREFETCHT1   1536(AX)
-	VPXOR        (AX), Y0, Y0
-	VPXOR        32(AX), Y1, Y1
-	PREFETCHT1   1600(AX)
-	VPXOR        64(AX), Y2, Y2
+	PREFETCHT0   2048(DX)
+	VPXOR        (DX), Y0, Y0
+	PREFETCHT0   2048(AX)
+	VPXOR        (AX), Y1, Y1
+	VPXOR        32(DX), Y2, Y2
+	VPXOR        32(AX), Y3, Y3
+	PREFETCHT0   2112(DX)
+	VPXOR        64(DX), Y0, Y0
+	PREFETCHT0   2112(AX)
+	VPXOR        64(AX), Y1, Y1
+	VPXOR        96(DX), Y2, Y2
 	VPXOR        96(AX), Y3, Y3
-	PREFETCHT1   1664(AX)
-	VPXOR        128(AX), Y0, Y0
-	VPXOR        160(AX), Y1, Y1
-	PREFETCHT1   1728(AX)
-	VPXOR        192(AX), Y2, Y2
+	PREFETCHT0   2176(DX)
+	VPXOR        128(DX), Y0, Y0
+	PREFETCHT0   2176(AX)
+	VPXOR        128(AX), Y1, Y1
+	VPXOR        160(DX), Y2, Y2
+	VPXOR        160(AX), Y3, Y3
+	PREFETCHT0   2240(DX)
+	VPXOR        192(DX), Y0, Y0
+	PREFETCHT0   2240(AX)
+	VPXOR        192(AX), Y1, Y1
+	VPXOR        224(DX), Y2, Y2
 	VPXOR        224(AX), Y3, Y3
+	ADDQ         $+256, DX
 	ADDQ         $+256, AX
-	SUBQ         $+256, CX
+	SUBQ         $+512, CX
 	JNZ          loop
 	VPXOR        Y1, Y0, Y0
 	VPXOR        Y2, Y0, Y0

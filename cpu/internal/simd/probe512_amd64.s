@@ -129,24 +129,36 @@ loop:
 // func readBytesAVX512(p *byte, n int) (x uint64)
 // Requires: AVX, AVX2, AVX512F, MMX+
 TEXT ·readBytesAVX512(SB), NOSPLIT, $0-24
-	MOVQ   p+0(FP), AX
 	MOVQ   n+8(FP), CX
+	MOVQ   CX, AX
+	SHRQ   $0x01, AX
+	MOVQ   p+0(FP), DX
+	LEAQ   (DX)(AX*1), AX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 
 loop:
-	PREFETCHT1    1536(AX)
-	VPXORD        (AX), Z0, Z0
-	PREFETCHT1    1600(AX)
-	VPXORD        64(AX), Z1, Z1
-	PREFETCHT1    1664(AX)
-	VPXORD        128(AX), Z2, Z2
-	PREFETCHT1    1728(AX)
+	PREFETCHT0    2048(DX)
+	VPXORD        (DX), Z0, Z0
+	PREFETCHT0    2048(AX)
+	VPXORD        (AX), Z1, Z1
+	PREFETCHT0    2112(DX)
+	VPXORD        64(DX), Z2, Z2
+	PREFETCHT0    2112(AX)
+	VPXORD        64(AX), Z3, Z3
+	PREFETCHT0    2176(DX)
+	VPXORD        128(DX), Z0, Z0
+	PREFETCHT0    2176(AX)
+	VPXORD        128(AX), Z1, Z1
+	PREFETCHT0    2240(DX)
+	VPXORD        192(DX), Z2, Z2
+	PREFETCHT0    2240(AX)
 	VPXORD        192(AX), Z3, Z3
+	ADDQ          $+256, DX
 	ADDQ          $+256, AX
-	SUBQ          $+256, CX
+	SUBQ          $+512, CX
 	JNZ           loop
 	VPXORD        Z1, Z0, Z0
 	VPXORD        Z2, Z0, Z0

@@ -60,6 +60,8 @@ func (s *Set) QuantizeRows(f Format, dst []byte, x []float32, ldx, m0, m1, k int
 	need("x", len(x), (m1-1)*ldx+k)
 	need("dst", len(dst), m1*stride)
 	for m := m0; m < m1; m++ {
+		reads(&x[m*ldx], k)
+		writes(&dst[m*stride], k/block*xBlock)
 		s.quantize(k/block, &x[m*ldx], &dst[m*stride], f.bias())
 	}
 }

@@ -16,7 +16,7 @@ package simd
 // them are fields, and a field that is nil says that the tier lacks the kernel.
 // Sets are read-only and may be used by any number of goroutines.
 type Set struct {
-	// Name is "amx", "avx512vnni", "avx2" or "portable".
+	// Name is "amx", "avx512vnni", "avxvnni", "avx2" or "portable".
 	Name string
 	// Vec holds the kernels on rows of floats.
 	Vec

@@ -4,7 +4,7 @@ package simd
 
 import "golang.org/x/sys/cpu"
 
-func archSets() []*Set { return []*Set{amx, avx512vnni, avx2} }
+func archSets() []*Set { return []*Set{amx, avx512vnni, avxvnni, avx2} }
 
 var avx512vnni = &Set{
 	Name: "avx512vnni",
@@ -65,6 +65,33 @@ var avx512vnni = &Set{
 	readBytes: readBytesAVX512,
 }
 
+// avxvnni is avx2 with another instruction for quantised weights.
+var avxvnni = &Set{
+	Name: "avxvnni",
+	missing: func() string {
+		return firstMissing(append(avx2Features(), feature{"AVXVNNI", cpu.X86.HasAVXVNNI}))
+	},
+	Vec: vec256.vec(),
+
+	quantize: quantizeAVX2,
+	tiles: [formats][]tile{
+		Q4_0: {
+			{4, 1, mulQ4x4x16AVXVNNI}, {3, 1, mulQ4x3x16AVXVNNI},
+			{2, 2, mulQ4x2x32AVXVNNI}, {2, 1, mulQ4x2x16AVXVNNI},
+			{1, 2, mulQ4x1x32AVXVNNI}, {1, 1, mulQ4x1x16AVXVNNI},
+		},
+		Q8_0: {
+			{4, 1, mulQ8x4x16AVXVNNI}, {3, 1, mulQ8x3x16AVXVNNI},
+			{2, 2, mulQ8x2x32AVXVNNI}, {2, 1, mulQ8x2x16AVXVNNI},
+			{1, 2, mulQ8x1x32AVXVNNI}, {1, 1, mulQ8x1x16AVXVNNI},
+		},
+		F32: avx2.tiles[F32], F16: avx2.tiles[F16], BF16: avx2.tiles[BF16],
+	},
+
+	peak:      peaks{peakInt8AVXVNNI, peakF32AVX2, 64, 16},
+	readBytes: readBytesAVX2,
+}
+
 var avx2 = &Set{
 	Name:    "avx2",
 	missing: func() string { return firstMissing(avx2Features()) },
@@ -73,12 +100,12 @@ var avx2 = &Set{
 	quantize: quantizeAVX2,
 	tiles: [formats][]tile{
 		Q4_0: {
-			{4, 1, mulQ4x4x16AVX2},
+			{4, 1, mulQ4x4x16AVX2}, {3, 1, mulQ4x3x16AVX2},
 			{2, 2, mulQ4x2x32AVX2}, {2, 1, mulQ4x2x16AVX2},
 			{1, 2, mulQ4x1x32AVX2}, {1, 1, mulQ4x1x16AVX2},
 		},
 		Q8_0: {
-			{4, 1, mulQ8x4x16AVX2},
+			{4, 1, mulQ8x4x16AVX2}, {3, 1, mulQ8x3x16AVX2},
 			{2, 2, mulQ8x2x32AVX2}, {2, 1, mulQ8x2x16AVX2},
 			{1, 2, mulQ8x1x32AVX2}, {1, 1, mulQ8x1x16AVX2},
 		},

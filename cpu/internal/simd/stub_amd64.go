@@ -14,9 +14,9 @@ func peakInt8AVX512(n int)
 //go:noescape
 func peakF32AVX512(n int)
 
-// readBytesAVX512 reads n bytes, a positive multiple of 256, the way the
-// kernels for one row do, prefetching ahead; x is the exclusive or of
-// all the 64-bit words.
+// readBytesAVX512 reads n bytes, a positive multiple of 512, the way the
+// kernels for one row do, as two streams; x is the exclusive or of all the
+// 64-bit words.
 //
 //go:noescape
 func readBytesAVX512(p *byte, n int) (x uint64)
@@ -31,9 +31,9 @@ func peakInt8AVX2(n int)
 //go:noescape
 func peakF32AVX2(n int)
 
-// readBytesAVX2 reads n bytes, a positive multiple of 256, the way the
-// kernels for one row do, prefetching ahead; x is the exclusive or of
-// all the 64-bit words.
+// readBytesAVX2 reads n bytes, a positive multiple of 512, the way the
+// kernels for one row do, as two streams; x is the exclusive or of all the
+// 64-bit words.
 //
 //go:noescape
 func readBytesAVX2(p *byte, n int) (x uint64)
@@ -390,6 +390,12 @@ func quantizeAVX2(nb int, x *float32, dst *byte, bias int32)
 //go:noescape
 func mulQ4x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
+// mulQ4x3x16AVX2 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x3x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
 // mulQ4x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
 // equals mulQ4Ref.
 //
@@ -419,6 +425,12 @@ func mulQ4x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc 
 //
 //go:noescape
 func mulQ8x4x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x3x16AVX2 is a tile of 3 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x3x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
 // mulQ8x2x32AVX2 is a tile of 2 rows and 2 panels, for each of which it
 // equals mulQ8Ref.
@@ -587,6 +599,83 @@ func mulBF16x1x32AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ld
 //
 //go:noescape
 func mulBF16x1x16AVX2(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x4x16AVXVNNI is a tile of 4 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x4x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x3x16AVXVNNI is a tile of 3 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x3x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x2x32AVXVNNI is a tile of 2 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x2x32AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x2x16AVXVNNI is a tile of 2 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x2x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x1x32AVXVNNI is a tile of 1 rows and 2 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x1x32AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ4x1x16AVXVNNI is a tile of 1 rows and 1 panels, for each of which it
+// equals mulQ4Ref.
+//
+//go:noescape
+func mulQ4x1x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x4x16AVXVNNI is a tile of 4 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x4x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x3x16AVXVNNI is a tile of 3 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x3x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x2x32AVXVNNI is a tile of 2 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x2x32AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x2x16AVXVNNI is a tile of 2 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x2x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x1x32AVXVNNI is a tile of 1 rows and 2 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x1x32AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// mulQ8x1x16AVXVNNI is a tile of 1 rows and 1 panels, for each of which it
+// equals mulQ8Ref.
+//
+//go:noescape
+func mulQ8x1x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
+
+// peakInt8AVXVNNI issues 24·n times VPDPBUSD; n is positive.
+//
+//go:noescape
+func peakInt8AVXVNNI(n int)
 
 // dotAVX512 returns Σ a[i]·b[i].
 //

@@ -54,6 +54,7 @@ func TestTiersOfThisCPU(t *testing.T) {
 	}
 	for name, needs := range map[string]string{
 		"avx2":       "avx2 fma f16c bmi2",
+		"avxvnni":    "avx2 fma f16c bmi2 avx_vnni",
 		"avx512vnni": "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512_vnni",
 		"amx":        "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512_vnni amx_tile amx_int8",
 	} {
@@ -270,12 +271,12 @@ func TestQuantizeRow(t *testing.T) {
 
 func TestReadBytes(t *testing.T) {
 	eachTier(t, func(t *testing.T, s *Set) {
-		for _, n := range []int{0, 1, 255, 256, 4096, 1<<20 + 256, 3<<20 + 300} {
+		for _, n := range []int{0, 1, 511, 512, 4096, 1<<20 + 512, 3<<20 + 1000} {
 			p := guard.Slice[byte](t, n, guard.End)
 			var want uint64
 			for i := range p {
 				p[i] = byte(i * i >> 3)
-				if i < n&^255 {
+				if i < n&^511 {
 					want ^= uint64(p[i]) << (i % 8 * 8)
 				}
 			}
