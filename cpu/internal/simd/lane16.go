@@ -2,6 +2,7 @@ package simd
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 )
 
@@ -39,7 +40,10 @@ const (
 
 // String is the name that GGUF gives the format.
 func (f Format) String() string {
-	return [...]string{"Q4_0", "Q8_0", "F32", "F16", "BF16"}[f]
+	if f >= formats {
+		return fmt.Sprintf("Format(%d)", uint8(f))
+	}
+	return [formats]string{"Q4_0", "Q8_0", "F32", "F16", "BF16"}[f]
 }
 
 // Quantized says whether a row is stored in blocks of 32 with a scale each, so
