@@ -44,7 +44,7 @@ func (k *kit) zero() reg.VecVirtual {
 }
 
 func (k *kit) peak(name, what string, independent int, do func(x, y, acc reg.VecVirtual)) {
-	k.fn(name, "func(n int)", name+" issues 24·n times "+what+"; n is positive.")
+	k.fn(name, "func(n int)", name+" runs 24·n times "+what+"; n is positive.")
 	n := k.arg("n")
 	acc := make([]reg.VecVirtual, independent)
 	for i := range acc {

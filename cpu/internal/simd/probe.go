@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// PeakInt8 issues 24·n of the tier's instructions for multiplying bytes and
+// PeakInt8 runs 24·n of the tier's instructions for multiplying bytes and
 // does nothing else; it returns the number of operations (a multiply-add is
 // two), or 0 if the tier has none. Benchmarks set a kernel against it.
 func (s *Set) PeakInt8(n int) (ops int) { return s.peak.run(s.peak.int8, s.peak.int8Ops, n) }

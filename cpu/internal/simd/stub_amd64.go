@@ -4,12 +4,12 @@
 
 package simd
 
-// peakInt8AVX512 issues 24·n times VPDPBUSD; n is positive.
+// peakInt8AVX512 runs 24·n times VPDPBUSD; n is positive.
 //
 //go:noescape
 func peakInt8AVX512(n int)
 
-// peakF32AVX512 issues 24·n times VFMADD231PS; n is positive.
+// peakF32AVX512 runs 24·n times VFMADD231PS; n is positive.
 //
 //go:noescape
 func peakF32AVX512(n int)
@@ -21,12 +21,12 @@ func peakF32AVX512(n int)
 //go:noescape
 func readBytesAVX512(p *byte, n int) (x uint64)
 
-// peakInt8AVX2 issues 24·n times VPMADDUBSW with VPADDW; n is positive.
+// peakInt8AVX2 runs 24·n times VPMADDUBSW with VPADDW; n is positive.
 //
 //go:noescape
 func peakInt8AVX2(n int)
 
-// peakF32AVX2 issues 24·n times VFMADD231PS; n is positive.
+// peakF32AVX2 runs 24·n times VFMADD231PS; n is positive.
 //
 //go:noescape
 func peakF32AVX2(n int)
@@ -672,7 +672,7 @@ func mulQ8x1x32AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, l
 //go:noescape
 func mulQ8x1x16AVXVNNI(n int, w *byte, size int, x *byte, ldx int, c *float32, ldc int, cols int, ahead int)
 
-// peakInt8AVXVNNI issues 24·n times VPDPBUSD; n is positive.
+// peakInt8AVXVNNI runs 24·n times VPDPBUSD; n is positive.
 //
 //go:noescape
 func peakInt8AVXVNNI(n int)
