@@ -227,7 +227,7 @@ func (q quantizer) loop(nb, x, dst reg.Register) {
 }
 
 // scale reduces the eight bit patterns of magnitudes in a to the largest and
-// stores the scale of the block at dst. In lane 0, id is 127 over the largest,
+// stores the scale of the block, rounded to binary16, at dst. In lane 0, id is 127 over the largest,
 // and keep is ones where the block's quants are not all zero by rule. t is
 // spoilt.
 func (q quantizer) scale(a, t reg.VecVirtual, dst reg.Register) (id, keep reg.VecVirtual) {
@@ -238,6 +238,8 @@ func (q quantizer) scale(a, t reg.VecVirtual, dst reg.Register) (id, keep reg.Ve
 	k.VDIVSS(q.most, a.AsX(), d)
 	k.VSUBSS(a.AsX(), a.AsX(), id) // 0, or NaN
 	k.VADDSS(id, d, d)
+	k.VCVTPS2PH(operand.U8(0), d, d)
+	k.VCVTPH2PS(d, d)
 	k.VMOVSS(d, at(dst, xScale))
 	k.VDIVSS(a.AsX(), q.most, id)
 	k.VPCMPGTD(q.tiny, a.AsX(), keep)

@@ -63,7 +63,7 @@ DATA order<>+28(SB)/4, $0x00000007
 GLOBL order<>(SB), RODATA|NOPTR, $32
 
 // func quantizeAVX2(nb int, x *float32, dst *byte, bias int32)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, F16C
 TEXT ·quantizeAVX2(SB), NOSPLIT, $0-28
 	MOVL         $0x42fe0000, AX
 	VMOVD        AX, X0
@@ -104,6 +104,8 @@ block:
 	VDIVSS       X0, X5, X6
 	VSUBSS       X5, X5, X11
 	VADDSS       X11, X6, X6
+	VCVTPS2PH    $0x00, X6, X6
+	VCVTPH2PS    X6, X6
 	VMOVSS       X6, 32(BX)
 	VDIVSS       X5, X0, X11
 	VPCMPGTD     X1, X5, X12

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func quantizeAVX512(nb int, x *float32, dst *byte, bias int32)
-// Requires: AVX, AVX2, AVX512F, AVX512VNNI
+// Requires: AVX, AVX2, AVX512F, AVX512VNNI, F16C
 TEXT ·quantizeAVX512(SB), NOSPLIT, $0-28
 	MOVL         $0x42fe0000, AX
 	VMOVD        AX, X0
@@ -40,6 +40,8 @@ block:
 	VDIVSS        X0, X7, X8
 	VSUBSS        X7, X7, X10
 	VADDSS        X10, X8, X8
+	VCVTPS2PH     $0x00, X8, X8
+	VCVTPH2PS     X8, X8
 	VMOVSS        X8, 32(BX)
 	VDIVSS        X7, X0, X10
 	VPCMPGTD      X1, X7, X11

@@ -11,7 +11,7 @@ import (
 // kernel starts its integer sum from that word and so multiplies unsigned
 // weights as if they were signed. With a the largest magnitude of the block,
 //
-//	d = a / 127
+//	d = a / 127, rounded to binary16 as ggml's Q8_0 stores it
 //	q = round(x · (127 / a)), halves to even
 //
 // in float32. A block with a < 2⁻¹¹⁸ is all zeros; a block that holds a NaN or

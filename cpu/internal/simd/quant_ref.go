@@ -17,7 +17,7 @@ func quantizeRef(nb int, x *float32, dst *byte, bias int32) {
 		}
 		a := math.Float32frombits(bits)
 		id := 127 / a
-		out := xblock{d: a/127 + (a - a)} // a - a is 0, or NaN
+		out := xblock{d: f16ToF32(f32ToF16(a/127 + (a - a)))} // a - a is 0, or NaN
 		if tiny <= bits && bits < infinity {
 			for i, v := range in {
 				out.q[i] = int8(math.RoundToEven(float64(v * id)))
