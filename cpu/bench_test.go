@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/opmux/opmux/cpu/internal/offheap"
-	"github.com/opmux/opmux/cpu/internal/pool"
 	"github.com/opmux/opmux/cpu/internal/simd"
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/ops"
@@ -163,4 +163,132 @@ func benchOut(b *testing.B, d device.Device, shape ...int64) tensor.Tensor {
 	return tensor.Must(buf.Tensor(0, tensor.F32, shape...))
 }
 
-var _ pool.Task = (*reader)(nil)
+// flopper does nothing but the tier's fused multiply-adds.
+type flopper struct{ set *simd.Set }
+
+// Do implements pool.Task.
+func (f *flopper) Do(int, int) { f.set.PeakF32(20000) }
+
+// BenchmarkMatmulBT sets the product of 512 rows with f32, f16 and bf16 weights against the rate of the same threads'
+// fused multiply-adds, in both layouts.
+func BenchmarkMatmulBT(b *testing.B) {
+	const m, n, k = 512, 4096, 4096
+	set := best()
+	for _, t := range floatTypes {
+		for _, packed := range []bool{true, false} {
+			b.Run(fmt.Sprintf("%v/lane16=%v/M=512/threads=1", t, packed), func(b *testing.B) {
+				r, d := open(b, 1)
+				q := newQueue(b, r, d)
+				f := newFixture(b)
+				a := ops.MatmulBTArgs{Out: benchOut(b, d, m, n), A: f.in(tensor.F32, m, k), B: f.in(t, n, k)}
+				if packed {
+					a.B = benchWeights(b, d, t, 1, n, k)[0]
+				}
+				peak := flopper{set}
+				if set.PeakF32(1) == 0 {
+					b.Skip("the tier has no fused multiply-adds to count")
+				}
+				rate := turns(b, busy(1), [2]float64{2 * m * n * k, float64(16 * set.PeakF32(20000))}, [2]func(){
+					func() { require.NoError(b, ops.MatmulBT.Launch(q, &a)) },
+					func() { d.pool.Run(16, &peak) },
+				})
+				b.ReportMetric(rate[0]/1e9, "GFLOP/s")
+				b.ReportMetric(rate[0]/rate[1], "x-peak")
+			})
+		}
+	}
+}
+
+// BenchmarkPagedAttention sets a decode step over a long cache against the bandwidth of reading, and a prefill against the
+// rate of fused multiply-adds; 32 heads on 8, f16 cache.
+func BenchmarkPagedAttention(b *testing.B) {
+	set := best()
+	const hq, hk, dim = 32, 8, 128
+	for _, threads := range []int{1, 2} {
+		b.Run(fmt.Sprintf("decode/keys=8192/threads=%d", threads), func(b *testing.B) {
+			const keys = 8192
+			r, d := open(b, threads)
+			q := newQueue(b, r, d)
+			a := newFixture(b).paged(pagedCall{queries: []int{1}, lens: []int{keys}, hq: hq, hk: hk, d: dim, bs: 16}, tensor.F32, tensor.F16, tensor.F32)
+			inHugePages(b, d, a)
+			const bytes = 2 * 2 * keys * hk * dim
+			mem, err := offheap.Alloc(bytes)
+			require.NoError(b, err)
+			defer mem.Free()
+			for i := range mem.Bytes() {
+				mem.Bytes()[i] = byte(i)
+			}
+			read := reader{mem: mem.Bytes(), set: set}
+			rate := turns(b, wall, [2]float64{bytes, bytes}, [2]func(){
+				func() { require.NoError(b, ops.PagedAttention.Launch(q, a)) },
+				func() { d.pool.Run(bytes/readPiece, &read) },
+			})
+			b.ReportMetric(rate[0]/1e9, "GB/s")
+			b.ReportMetric(rate[0]/rate[1], "x-bandwidth")
+		})
+		b.Run(fmt.Sprintf("prefill/tokens=1024/threads=%d", threads), func(b *testing.B) {
+			const tokens = 1024
+			r, d := open(b, threads)
+			q := newQueue(b, r, d)
+			a := newFixture(b).paged(pagedCall{queries: []int{tokens}, lens: []int{tokens}, hq: hq, hk: hk, d: dim, bs: 16}, tensor.F32, tensor.F16, tensor.F32)
+			inHugePages(b, d, a)
+			peak := flopper{set}
+			if set.PeakF32(1) == 0 {
+				b.Skip("the tier has no fused multiply-adds to count")
+			}
+			chunks := 16 * threads
+			const flops = 4 * hq * dim * tokens * (tokens + 1) / 2
+			rate := turns(b, busy(threads), [2]float64{flops, float64(chunks * set.PeakF32(20000))}, [2]func(){
+				func() { require.NoError(b, ops.PagedAttention.Launch(q, a)) },
+				func() { d.pool.Run(chunks, &peak) },
+			})
+			b.ReportMetric(rate[0]/1e9, "GFLOP/s")
+			b.ReportMetric(rate[0]/rate[1], "x-peak")
+		})
+	}
+}
+
+// inHugePages moves the cache of a call, whose planes lie in one allocation, to where a server keeps it.
+func inHugePages(b *testing.B, d device.Device, a *ops.PagedAttentionArgs) {
+	size := a.KCache.Shape[0] * a.KCache.Stride[0] * int64(a.KCache.DType.Size())
+	plane := uintptr(a.VCache.Host) - uintptr(a.KCache.Host)
+	buf, err := d.Alloc(size)
+	require.NoError(b, err)
+	b.Cleanup(func() { buf.Close() })
+	copy(unsafe.Slice((*byte)(buf.Host()), size), unsafe.Slice((*byte)(a.KCache.Host), size))
+	a.KCache.Host, a.VCache.Host = buf.Host(), unsafe.Add(buf.Host(), plane)
+}
+
+// BenchmarkRows sets the ops between the products, on 512 rows of a model's width, against the bandwidth of reading; the
+// rate counts the bytes that an op reads and writes.
+func BenchmarkRows(b *testing.B) {
+	const m, h = 512, 4096
+	set := best()
+	r, d := open(b, 1)
+	q := newQueue(b, r, d)
+	f := newFixture(b)
+	out := benchOut(b, d, m, h)
+	x, w, two := f.in(tensor.F32, m, h), f.in(tensor.F32, h), f.in(tensor.F32, m, 2*h)
+	norm := ops.RMSNormArgs{Out: out, X: x, Weight: w, Residual: f.in(tensor.F32, m, h), Eps: 1e-5}
+	silu := ops.SiluAndMulArgs{Out: out, X: two}
+	add := ops.AddArgs{Out: out, A: x, B: w}
+	read := reader{mem: tensor.Slice[byte](&two), set: set}
+	for _, c := range []struct {
+		name  string
+		bytes float64 // of an element of out
+		run   func() error
+	}{
+		{"rms_norm", 16, func() error { return ops.RMSNorm.Launch(q, &norm) }},
+		{"silu_and_mul", 12, func() error { return ops.SiluAndMul.Launch(q, &silu) }},
+		{"add", 8, func() error { return ops.Add.Launch(q, &add) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			rate := turns(b, wall, [2]float64{c.bytes * m * h, float64(len(read.mem))}, [2]func(){
+				func() { require.NoError(b, c.run()) },
+				func() { d.pool.Run(len(read.mem)/readPiece, &read) },
+			})
+			b.ReportMetric(rate[0]/1e9, "GB/s")
+			b.ReportMetric(rate[0]/rate[1], "x-bandwidth")
+		})
+	}
+}

@@ -16,8 +16,10 @@ import (
 const scratchAlign = 4096
 
 // job is what the parts of one launch share. A queue has one, so that a launch allocates nothing; nothing is kept from
-// one launch to the next but the scratch memory.
+// one launch to the next but the scratch memory. Two launches at once, which a queue forbids, wait for each other.
 type job struct {
+	mu sync.Mutex // held by the launch
+
 	tier    *tier
 	args    unsafe.Pointer // the op's record
 	scratch []byte         // see layout
@@ -49,12 +51,14 @@ func begin(q *registry.Queue, t *tier, args unsafe.Pointer) *job {
 	} else {
 		j = borrowed.Get().(*job)
 	}
+	j.mu.Lock()
 	j.tier, j.args = t, args
 	return j
 }
 
 func (j *job) end() {
 	j.tier, j.args, j.part = nil, nil, nil
+	j.mu.Unlock()
 	if j.pool == nil {
 		borrowed.Put(j)
 	}
@@ -140,7 +144,10 @@ func (j *job) reserve(size int64) error {
 	return old.Free()
 }
 
+// close waits for the launch that runs and frees the scratch memory.
 func (j *job) close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.closed, j.scratch = true, nil
 	return j.mem.Free()
 }

@@ -2,9 +2,11 @@ package cpu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
+	"github.com/opmux/opmux/cpu/internal/offheap"
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/tensor"
 )
@@ -15,6 +17,7 @@ type Queue struct {
 	id     uint64
 	dev    *Device
 	job    job
+	block  offheap.Block // what Reserve gave out; the kernels of this package have scratch memory of their own
 	closed bool
 }
 
@@ -60,7 +63,7 @@ func (q *Queue) Record() (device.Event, error) { return Event{}, nil }
 // Wait waits for e, which may be another device's.
 func (q *Queue) Wait(e device.Event) error { return e.Sync(context.Background()) }
 
-// Reserve returns the queue's scratch block, grown to at least size bytes.
+// Reserve returns the queue's scratch block, grown to at least size bytes; growing invalidates what an earlier call returned.
 func (q *Queue) Reserve(size, align int64) (device.Workspace, error) {
 	if q.closed {
 		return device.Workspace{}, fmt.Errorf("cpu: workspace: %w", device.ErrClosed)
@@ -68,21 +71,28 @@ func (q *Queue) Reserve(size, align int64) (device.Workspace, error) {
 	if align < 0 || align&(align-1) != 0 || align > scratchAlign {
 		return device.Workspace{}, fmt.Errorf("cpu: workspace aligned to %d: at most %d: %w", align, scratchAlign, device.ErrUnsupported)
 	}
-	if err := q.job.reserve(size); err != nil {
-		return device.Workspace{}, err
+	if size > q.block.Size() {
+		b, err := offheap.Alloc((size + scratchAlign - 1) &^ (scratchAlign - 1))
+		if err != nil {
+			return device.Workspace{}, fmt.Errorf("cpu: workspace: %w: %w", device.ErrOutOfMemory, err)
+		}
+		old := q.block
+		q.block = b
+		if err := old.Free(); err != nil {
+			return device.Workspace{}, err
+		}
 	}
-	b := q.job.scratch
-	return device.Workspace{Host: unsafe.Pointer(unsafe.SliceData(b)), Size: int64(len(b))}, nil
+	return device.Workspace{Host: q.block.Ptr(), Size: q.block.Size()}, nil
 }
 
 // Capturing returns false: CPU launches are not recorded.
 func (q *Queue) Capturing() bool { return false }
 
-// Close frees the scratch block.
+// Close waits for a launch that runs and frees the scratch memory. Later launches fail with ErrClosed.
 func (q *Queue) Close() error {
 	q.dev.mu.Lock()
 	delete(q.dev.queues, q)
 	q.dev.mu.Unlock()
 	q.closed = true
-	return q.job.close()
+	return errors.Join(q.job.close(), q.block.Free())
 }

@@ -41,42 +41,6 @@ func refMatmul(t *tier, q *registry.Queue, a *ops.MatmulArgs) registry.Status {
 	return 0
 }
 
-// wide is the rows of a [m,k] matrix of activations as f32, k elements apart or, if they were f32 all along, where they are.
-type wide struct {
-	data   []float32
-	stride int
-}
-
-func (w wide) row(i, k int) []float32 { return w.data[i*w.stride:][:k] }
-
-// stride returns the distance of x's rows.
-func rowStride(x *tensor.Tensor) int {
-	if x.Shape[0] <= 1 {
-		return int(x.Shape[1])
-	}
-	return int(x.Stride[0])
-}
-
-// wideBytes is the room that widen needs for x.
-func wideBytes(x *tensor.Tensor) int {
-	if x.DType == tensor.F32 {
-		return 0
-	}
-	return 4 * int(x.Shape[0]*x.Shape[1])
-}
-
-// wideOf returns x's rows, which widenRows has converted into buf if they are not f32.
-func wideOf(x *tensor.Tensor, buf []float32) wide {
-	m, k, stride := int(x.Shape[0]), int(x.Shape[1]), rowStride(x)
-	if x.DType == tensor.F32 {
-		if m*k == 0 {
-			return wide{nil, 0}
-		}
-		return wide{elems[float32](x, 0, (m-1)*stride+k), stride}
-	}
-	return wide{buf[:m*k], k}
-}
-
 // refMatmulBT is the reference of matmul_bt.
 func refMatmulBT(t *tier, q *registry.Queue, a *ops.MatmulBTArgs) registry.Status {
 	if _, ok := weightOf(&a.B); !ok {
@@ -92,23 +56,16 @@ func refDots(t *tier, q *registry.Queue, args unsafe.Pointer, h *registry.Header
 	j := begin(q, t, args)
 	defer j.end()
 	m, n, k := int(x.Shape[0]), int(a.Out.Shape[1]), int(x.Shape[1])
-	// Of each worker: 4 rows as f32, and room for their bytes, which are never more.
+	// All see the activations. A worker has 4 rows of the weight as f32, and room for their
+	// bytes, which are never more.
 	if err := j.layout(wideBytes(x), 2*4*4*k); err != nil {
 		return h.Fail(err)
 	}
-	if x.DType != tensor.F32 {
-		j.each(m, float64(2*k), func(j *job, lo, hi, _ int) {
-			x := &(*ops.MatmulBTArgs)(j.args).A
-			k := int(x.Shape[1])
-			for i := lo; i < hi; i++ {
-				plainHalves.load(common[float32](j)[i*k:], x, i*rowStride(x), k)
-			}
-		})
-	}
+	j.widen(x)
 	j.each((n+3)/4, float64(m+4)*float64(4*k), func(j *job, lo, hi, worker int) {
 		a := (*ops.MatmulBTArgs)(j.args)
 		w, _ := weightOf(&a.B)
-		x := wideOf(&a.A, common[float32](j))
+		x := j.wideOf(&a.A)
 		local := own[byte](j, worker)
 		rows, raw := cast[float32](local[:16*w.k]), local[16*w.k:]
 		var row [4][]float32

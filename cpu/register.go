@@ -78,7 +78,7 @@ func (g *registrar) fast(t *tier) {
 	add(g, t, ops.ApplyTopKTopP, applyTopKTopP, rows, nil)
 	tested(g, t, ops.ComputeProbs, computeProbs, refComputeProbs, rows, sampleProbs)
 	tested(g, t, ops.ComputeLogprobs, computeLogprobs, refComputeLogprobs, rows, sampleLogprobs)
-	add(g, t, ops.RandomSample, randomSample, exact, nil)
+	add(g, t, ops.RandomSample, randomSample, registry.Traits{BitExact: true}, nil)
 	tested(g, t, ops.ApplyMinP, applyMinP, refApplyMinP, rows, sampleMinP)
 }
 
@@ -107,7 +107,7 @@ func (g *registrar) reference() {
 	add(g, t, ops.ApplyTopKTopP, refApplyTopKTopP, exact, nil)
 	add(g, t, ops.ComputeProbs, refComputeProbs, exact, nil)
 	add(g, t, ops.ComputeLogprobs, refComputeLogprobs, exact, nil)
-	add(g, t, ops.RandomSample, refRandomSample, exact, nil)
+	add(g, t, ops.RandomSample, refRandomSample, registry.Traits{BitExact: true}, nil)
 	add(g, t, ops.ApplyPenalties, refApplyPenalties, exact, nil)
 	add(g, t, ops.ApplyMinP, refApplyMinP, exact, nil)
 	add(g, t, ops.ApplyLogitBias, refApplyLogitBias, exact, nil)

@@ -301,14 +301,19 @@ func (a *attend) keys(r, t int) (lo, hi int) {
 	return lo, hi + 1
 }
 
-// run returns rows of one head that lie at one distance: those from key k on, at most n.
+// rows returns rows of one head that lie at one distance: those from key k on, at most n. Of a paged cache they name the
+// next page to be read ahead.
 func (a *attend) rows(x *tensor.Tensor, h *heads, r, k, n, g int) simd.Rows {
-	at := k * h.row
+	at, ahead := k*h.row, 0
 	if a.paged != nil {
-		in := k % h.perPage
-		at, n = block(a.paged, r, k/h.perPage)*h.page+in*h.row, min(n, h.perPage-in)
+		b, in := k/h.perPage, k%h.perPage
+		p := block(a.paged, r, b)
+		at = p*h.page + in*h.row
+		if left := h.perPage - in; left < n {
+			n, ahead = left, (block(a.paged, r, b+1)-p)*h.page
+		}
 	}
-	return simd.Rows{Data: unsafe.Add(x.Host, (at+g*h.d)*x.DType.Size()), Stride: h.row, N: n, D: h.d}
+	return simd.Rows{Data: unsafe.Add(x.Host, (at+g*h.d)*x.DType.Size()), Stride: h.row, N: n, D: h.d, Ahead: ahead}
 }
 
 // split computes split s of a tile into w.p. It returns false, and a partial without keys, if no token sees any of it.

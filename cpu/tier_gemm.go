@@ -62,9 +62,6 @@ func (j *job) panels(w *weight, m int, f part) {
 	j.chunks(pairs, max(1, min(cached/max(2*simd.Lanes*w.row, 1), pairs/(4*j.pool.Threads()))), f)
 }
 
-// manyRows is from how many rows of activations on a product is bound by multiplications rather than by memory.
-const manyRows = 32
-
 // panelsAtOnce is how many panels one call of a product takes at most when its outputs are not f32 and pass through
 // scratch memory.
 const panelsAtOnce = 4
@@ -145,15 +142,7 @@ func matmulBT(t *tier, q *registry.Queue, a *ops.MatmulBTArgs) registry.Status {
 	if err := j.layout(wideBytes(&a.A), local); err != nil {
 		return a.Fail(err)
 	}
-	if a.A.DType != tensor.F32 {
-		j.each(m, float64(w.k)/8, func(j *job, lo, hi, _ int) {
-			x := &(*ops.MatmulBTArgs)(j.args).A
-			k := int(x.Shape[1])
-			for i := lo; i < hi; i++ {
-				j.tier.load(common[float32](j)[i*k:], x, i*rowStride(x), k)
-			}
-		})
-	}
+	j.widen(&a.A)
 	j.each((simd.Panels(w.n)+panelsAtOnce-1)/panelsAtOnce, panelsAtOnce*4*panelCost(&w, m), mulRows)
 	return 0
 }
@@ -162,7 +151,7 @@ func matmulBT(t *tier, q *registry.Queue, a *ops.MatmulBTArgs) registry.Status {
 func mulRows(j *job, lo, hi, worker int) {
 	a := (*ops.MatmulBTArgs)(j.args)
 	w, _ := weightOf(&a.B)
-	m, x := int(a.Out.Shape[0]), wideOf(&a.A, common[float32](j))
+	m, x := int(a.Out.Shape[0]), j.wideOf(&a.A)
 	f, _ := lanes(w.dtype)
 	if w.lane16 && a.Out.DType == tensor.F32 {
 		j.tier.set.MulF(f, elems[float32](&a.Out, 0, m*w.n), w.n, x.data, x.stride, w.data, m, w.n, w.k, lo*panelsAtOnce, hi*panelsAtOnce)
@@ -217,19 +206,13 @@ func matmul(t *tier, q *registry.Queue, a *ops.MatmulArgs) registry.Status {
 	if err := j.layout(wideBytes(&a.A), 4*matmulRows*matmulColumns); err != nil {
 		return a.Fail(err)
 	}
-	j.each(m, float64(k)/8, func(j *job, lo, hi, _ int) {
-		x := &(*ops.MatmulArgs)(j.args).A
-		k := int(x.Shape[1])
-		for i := lo; i < hi && x.DType != tensor.F32; i++ {
-			j.tier.load(common[float32](j)[i*k:], x, i*k, k)
-		}
-	})
+	j.widen(&a.A)
 	blocks := (n + matmulColumns - 1) / matmulColumns
 	j.n[0] = blocks
 	j.each((m+matmulRows-1)/matmulRows*blocks, float64(min(m, matmulRows)*k*matmulColumns)/30, func(j *job, lo, hi, worker int) {
 		a := (*ops.MatmulArgs)(j.args)
 		m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
-		x := wideOf(&a.A, common[float32](j))
+		x := j.wideOf(&a.A)
 		for it := lo; it < hi; it++ {
 			c0, i0 := it%j.n[0]*matmulColumns, it/j.n[0]*matmulRows
 			cols, rows := min(matmulColumns, n-c0), min(matmulRows, m-i0)

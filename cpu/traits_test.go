@@ -3,6 +3,7 @@ package cpu
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -361,5 +362,23 @@ func TestTopKTopPKeepsTheSame(t *testing.T) {
 			kept[i] = tensor.Slice[float32](&a.Logits)
 		}
 		require.Equal(t, kept[1], kept[0], "k %d, p %v of %v", k, p, x)
+	}
+}
+
+// The race that skips logarithms has the winner of the one that takes them all.
+func TestRaceSkipsOnlyLosers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for seed := range uint64(3000) {
+		probs := make([]float32, 1+rng.IntN(60))
+		for i := range probs {
+			probs[i] = float32(rng.ExpFloat64()) * float32(rng.IntN(3))
+		}
+		best, want := negInf, 0
+		for c, p := range probs {
+			if score := p / float32(-math.Log(uniform(mix(seed), c))); score > best {
+				best, want = score, c
+			}
+		}
+		require.Equal(t, want, race(mix(seed), probs))
 	}
 }
