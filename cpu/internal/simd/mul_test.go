@@ -370,8 +370,3 @@ func TestFMA32(t *testing.T) {
 
 func wide(x float32) *big.Float { return new(big.Float).SetPrec(2000).SetFloat64(float64(x)) }
 
-// nibble is element i of row lane in a Q4_0 block of a panel.
-func nibble(w []byte, lane, i int) byte {
-	g := i / 4
-	return w[g/2*64+4*lane+i%4] >> (g % 2 * 4) & 15
-}
