@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/opmux/opmux/cpu/internal/simd"
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -289,6 +291,45 @@ func BenchmarkRows(b *testing.B) {
 			})
 			b.ReportMetric(rate[0]/1e9, "GB/s")
 			b.ReportMetric(rate[0]/rate[1], "x-bandwidth")
+		})
+	}
+}
+
+// BenchmarkSampling measures the steps of a sampler on one row of a large vocabulary, beside the reference.
+func BenchmarkSampling(b *testing.B) {
+	const v = 151936
+	r, d := open(b, 1)
+	f := newFixture(b)
+	logits, probs := f.in(tensor.F32, 1, v), f.raw(tensor.F32, 1, v)
+	work := f.raw(tensor.F32, 1, v)
+	ids := f.raw(tensor.I64, 1)
+	softmax := ops.ComputeProbsArgs{Probs: probs, Logits: logits}
+	q := newQueue(b, r, d)
+	require.NoError(b, ops.ComputeProbs.Launch(q, &softmax))
+	argmax := ops.GreedyArgmaxArgs{TokenIDs: ids, Logits: logits}
+	top := ops.ApplyTopKTopPArgs{Logits: work, K: f.ints(tensor.I32, 40), P: f.f32(0.95)}
+	nucleus := ops.ApplyTopKTopPArgs{Logits: work, P: f.f32(0.95)}
+	sample := ops.RandomSampleArgs{TokenIDs: ids, Probs: probs, Seeds: f.ints(tensor.I64, 7)}
+	fresh := func() { copy(tensor.Slice[float32](&work), tensor.Slice[float32](&logits)) }
+	for _, c := range []struct {
+		op  registry.Op
+		of  string
+		run func(q *registry.Queue) error
+	}{
+		{ops.OpComputeProbs, "", func(q *registry.Queue) error { return ops.ComputeProbs.Launch(q, &softmax) }},
+		{ops.OpGreedyArgmax, "", func(q *registry.Queue) error { return ops.GreedyArgmax.Launch(q, &argmax) }},
+		{ops.OpApplyTopKTopP, "k=40,p=0.95", func(q *registry.Queue) error { fresh(); return ops.ApplyTopKTopP.Launch(q, &top) }},
+		{ops.OpApplyTopKTopP, "p=0.95", func(q *registry.Queue) error { fresh(); return ops.ApplyTopKTopP.Launch(q, &nucleus) }},
+		{ops.OpRandomSample, "", func(q *registry.Queue) error { return ops.RandomSample.Launch(q, &sample) }},
+	} {
+		b.Run(r.OpName(c.op)+c.of, func(b *testing.B) {
+			oracle := q.With(registry.WithKernel(context.Background(), c.op, "reference"))
+			rate := turns(b, wall, [2]float64{v, v}, [2]func(){
+				func() { require.NoError(b, c.run(q)) },
+				func() { require.NoError(b, c.run(oracle)) },
+			})
+			b.ReportMetric(v/rate[0]*1e6, "µs")
+			b.ReportMetric(rate[0]/rate[1], "x-reference")
 		})
 	}
 }

@@ -226,7 +226,7 @@ func tileChunk(j *job, lo, hi, worker int) {
 		a.start(&w.acc, g)
 		for s := range j.n[nSplits] {
 			if a.split(&w, t, g, s) {
-				a.merge(&w.acc, &w.p)
+				a.merge(&w.acc, &w.p, t)
 			}
 		}
 		a.finish(&w, t, g)
@@ -253,7 +253,7 @@ func mergeChunk(j *job, lo, hi, worker int) {
 		a.start(&w.acc, g)
 		for s := range j.n[nSplits] {
 			p := a.stored(j, it*j.n[nSplits]+s)
-			a.merge(&w.acc, &p)
+			a.merge(&w.acc, &p, t)
 		}
 		a.finish(&w, t, g)
 	}
@@ -321,18 +321,18 @@ func (a *attend) split(w *workspace, t tile, g, s int) bool {
 	k0, tokens, p := s*splitKeys, int(t.t1-t.t0), &w.p
 	rows := tokens * a.group
 	// All tokens see the keys c0 <= k < c1.
-	c0, c1, any := 0, math.MaxInt, false
+	c0, c1, seen := 0, math.MaxInt, false
 	for i := range tokens {
 		lo, hi := a.keys(int(t.r), int(t.t0)+i)
 		lo, hi = max(lo, k0), min(hi, k0+splitKeys)
 		hi = max(lo, hi)
 		w.lo[i], w.hi[i] = int32(lo), int32(hi)
-		c0, c1, any = max(c0, lo), min(c1, hi), any || lo < hi
+		c0, c1, seen = max(c0, lo), min(c1, hi), seen || lo < hi
 	}
 	for r := range rows {
 		p.m[r], p.l[r] = negInf, 0
 	}
-	if !any {
+	if !seen {
 		return false
 	}
 	if tokens == 1 || c0 >= c1 {
@@ -419,9 +419,9 @@ func hasNaN(s []float32) bool {
 	return false
 }
 
-// merge adds p to acc.
-func (a *attend) merge(acc, p *partial) {
-	for r, l := range p.l {
+// merge adds p to acc, for the rows that tile t has.
+func (a *attend) merge(acc, p *partial, t tile) {
+	for r, l := range p.l[:int(t.t1-t.t0)*a.group] {
 		m := p.m[r]
 		if l == 0 && m == negInf {
 			continue
