@@ -369,4 +369,3 @@ func TestFMA32(t *testing.T) {
 }
 
 func wide(x float32) *big.Float { return new(big.Float).SetPrec(2000).SetFloat64(float64(x)) }
-
