@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +20,9 @@ import (
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/internal/evidence"
 	"github.com/opmux/opmux/internal/opfile"
+	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
 )
 
 // With -evidence the run writes what each provider did; the README's status table is generated from that.
@@ -67,6 +70,7 @@ func TestConformance(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
+	c.manyRows(t)
 	fmt.Printf("conformance: %d run, %d passed, %d without an op\n", total, passed, unserved)
 	require.Equal(t, total, passed)
 	if *evidenceDir != "" {
@@ -162,4 +166,38 @@ func (c *conformance) file(t *testing.T, name string) bool {
 		require.True(t, compared[want.Name], "no route gives the output %s", want.Name)
 	}
 	return true
+}
+
+// manyRows multiplies more rows of activations than any file has, so that kernels for long prompts run too, and holds each
+// provider against the sums in float64.
+func (c *conformance) manyRows(t *testing.T) {
+	const m, n, k = 50, 48, 128
+	x, w := make([]float32, m*k), make([]float32, n*k)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, v := range [][]float32{x, w} {
+		for i := range v {
+			v[i] = float32(rng.NormFloat64())
+		}
+	}
+	for _, dt := range []tensor.DType{tensor.Q4_0, tensor.Q8_0} {
+		size, err := dt.RowBytes(n * k)
+		require.NoError(t, err)
+		packed, decoded := make([]byte, size), make([]float32, n*k)
+		require.NoError(t, tensor.Quantize(packed, dt, w))
+		require.NoError(t, tensor.Decode(decoded, dt, packed))
+		for provider, q := range c.each {
+			y := make([]float32, m*n)
+			require.NoError(t, ops.MatmulBTQuant.Call(q, ops.MatmulBTQuantArgs{Out: tensor.Must(tensor.FromSlice(y, tensor.F32, m, n)),
+				A: tensor.Must(tensor.FromSlice(x, tensor.F32, m, k)), B: tensor.Must(tensor.FromSlice(packed, dt, n, k))}))
+			var off, all float64
+			for i := range y {
+				sum := 0.0
+				for e := range k {
+					sum += float64(x[i/n*k+e]) * float64(decoded[i%n*k+e])
+				}
+				off, all = off+(float64(y[i])-sum)*(float64(y[i])-sum), all+sum*sum
+			}
+			require.Less(t, off/all, 5e-4, "%v on %s", dt, provider)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -297,7 +298,9 @@ func TestImplementations(t *testing.T) {
 								for name, w := range untouched(t, c, queues[n]) {
 									compare(t, w, got[name], bits)
 								}
-								require.Contains(t, c.may, step.Provider, "declined: %v", err)
+								if !tooFewRows(err) {
+									require.Contains(t, c.may, step.Provider, "declined: %v", err)
+								}
 								return
 							}
 							if wantErr != nil { // and nothing has been written
@@ -356,4 +359,10 @@ func openThreads(tb testing.TB, r *registry.Registry, n int) *Device {
 	}
 	tb.Cleanup(func() { require.NoError(tb, d.Close()) })
 	return d
+}
+
+// tooFewRows reports whether a kernel declined because another one is faster at the size of the call.
+func tooFewRows(err error) bool {
+	var d *registry.DeclinedError
+	return errors.As(err, &d) && len(d.Refusals) == 1 && d.Refusals[0].Reason == registry.ReasonThreshold
 }

@@ -136,12 +136,13 @@ func sampleMatmulBT(s *sample) *ops.MatmulBTArgs {
 	return &ops.MatmulBTArgs{Out: s.tensor(tensor.F32, 7, 85), A: s.f32(7, 19), B: s.weight(tensor.F32, 85, 19)}
 }
 
+// sampleQ4 has enough rows for every kernel of a tier, and a tail for the smaller ones.
 func sampleQ4(s *sample) *ops.MatmulBTQuantArgs {
-	return &ops.MatmulBTQuantArgs{Out: s.tensor(tensor.F32, 15, 37), A: s.f32(15, 96), B: s.weight(tensor.Q4_0, 37, 96)}
+	return &ops.MatmulBTQuantArgs{Out: s.tensor(tensor.F32, 47, 37), A: s.f32(47, 96), B: s.weight(tensor.Q4_0, 37, 96)}
 }
 
 func sampleQ8(s *sample) *ops.MatmulBTQuantArgs {
-	return &ops.MatmulBTQuantArgs{Out: s.tensor(tensor.F32, 15, 37), A: s.f32(15, 96), B: s.weight(tensor.Q8_0, 37, 96)}
+	return &ops.MatmulBTQuantArgs{Out: s.tensor(tensor.F32, 47, 37), A: s.f32(47, 96), B: s.weight(tensor.Q8_0, 37, 96)}
 }
 
 func sampleRMSNorm(s *sample) *ops.RMSNormArgs {

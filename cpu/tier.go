@@ -13,6 +13,7 @@ type tier struct {
 	set                       *simd.Set // nil for the reference
 	assembly                  bool      // the set is more than Go loops
 	quantOnly                 bool      // the tier has only the quantised products
+	minRows                   int64     // quantised products of fewer rows are for the tier below
 
 	name     string
 	doc      string
@@ -57,7 +58,7 @@ func tiers() (list []*tier) {
 		list = append(list, &tier{
 			halves:       halves{s.WidenF16, s.WidenBF16, s.NarrowF16, s.NarrowBF16},
 			rotateHalves: s.RotateHalves, rotatePairs: s.RotatePairs, set: s,
-			assembly: s.Name != "portable", quantOnly: l.quantOnly, name: s.Name, doc: l.doc, priority: l.priority,
+			assembly: s.Name != "portable", quantOnly: l.quantOnly, minRows: int64(s.MinRows()), name: s.Name, doc: l.doc, priority: l.priority,
 			supports: func(c device.ProviderCaps) registry.Verdict {
 				if lacks := l.features &^ c.Features; c.Valid && lacks != 0 {
 					return registry.No("the CPU lacks " + FeatureNames(lacks))

@@ -27,19 +27,20 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 	if !ok {
 		return registry.Decline(registry.ReasonDType)
 	}
+	if a.Out.Shape[0] < t.minRows {
+		return registry.Decline(registry.ReasonThreshold)
+	}
 	w, _ := weightOf(&a.B)
 	j := begin(q, t, unsafe.Pointer(a))
 	defer j.end()
 	m := int(a.Out.Shape[0])
-	// All see the packed activations. A worker has a row of activations, then a panel and the outputs of its columns.
+	// All see the packed activations. A worker has a row of activations, then a panel and a tile of the output.
 	local := 4*w.k + 64
-	step := panelsAtOnce
 	if !w.lane16 {
 		local = max(local, simd.Lanes*w.row+64)
-		step = 1
 	}
-	if a.Out.DType != tensor.F32 {
-		local += 4 * m * simd.Lanes * step
+	if !direct(&w, &a.Out) {
+		local += tileBytes(m)
 	}
 	if err := j.layout(simd.QuantizedSize(m, w.k), local); err != nil {
 		return a.Fail(err)
@@ -49,6 +50,23 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 	j.panels(&w, m, mulPanels)
 	return 0
 }
+
+// Products of many rows, and those whose outputs are not f32, pass through a tile of scratch memory: the rows of an
+// output are far apart, often by a multiple of 4096 bytes, and what is added up there would compete for a few sets of the
+// cache.
+const (
+	tilePanels  = 16                         // panels of a tile
+	tileTall    = 512                        // rows
+	tileRowSize = tilePanels*simd.Lanes + 16 // from one row to the next: an odd number of cache lines
+)
+
+// direct reports whether a product writes its output without a tile.
+func direct(w *weight, out *tensor.Tensor) bool {
+	return w.lane16 && out.DType == tensor.F32 && out.Shape[0] < manyRows
+}
+
+// tileBytes is the scratch memory of a tile for m rows.
+func tileBytes(m int) int { return 4*min(m, tileTall)*tileRowSize + 64 }
 
 // panels runs f over the panels of w, an even number at a time: kernels take them in pairs. With many rows of activations
 // a chunk has as many panels as stay in the second level cache while all rows pass over them.
@@ -61,10 +79,6 @@ func (j *job) panels(w *weight, m int, f part) {
 	const cached = 1 << 20
 	j.chunks(pairs, max(1, min(cached/max(2*simd.Lanes*w.row, 1), pairs/(4*j.pool.Threads()))), f)
 }
-
-// panelsAtOnce is how many panels one call of a product takes at most when its outputs are not f32 and pass through
-// scratch memory.
-const panelsAtOnce = 4
 
 // quantizeRows packs rows of activations.
 func quantizeRows(j *job, lo, hi, worker int) {
@@ -92,36 +106,37 @@ func mulPanels(j *job, lo, hi, worker int) {
 	w, _ := weightOf(&a.B)
 	m := int(a.Out.Shape[0])
 	lo, hi = 2*lo, min(2*hi, simd.Panels(w.n))
-	if w.lane16 && a.Out.DType == tensor.F32 {
+	if direct(&w, &a.Out) {
 		j.tier.set.MulQ(f, elems[float32](&a.Out, 0, m*w.n), w.n, xq, w.data, m, w.n, w.k, lo, hi)
 		return
 	}
-	step := panelsAtOnce
+	size, step := simd.Lanes*w.row, tilePanels
 	var panel []byte
-	if !w.lane16 {
-		size := simd.Lanes * w.row
+	if !w.lane16 { // interleaved for this call, one at a time
 		step, panel, local = 1, local[:size], local[(size+63)&^63:]
 	}
+	tile := cast[float32](local)
 	for p := lo; p < hi; p += step {
 		c0, c1 := p*simd.Lanes, min(min(p+step, hi)*simd.Lanes, w.n)
-		cols := c1 - c0
-		c, ldc := cast[float32](local), cols
-		if a.Out.DType == tensor.F32 {
-			c, ldc = elems[float32](&a.Out, c0, m*w.n-c0), w.n
-		}
-		if panel != nil {
-			f.PackPanel(panel, w.data[c0*w.row:c1*w.row], cols, w.k)
-			j.tier.set.MulQ(f, c, ldc, xq, panel, m, cols, w.k, 0, 1)
+		part := panel
+		if w.lane16 {
+			part = w.data[p*size:]
 		} else {
-			// Columns c0.. of a matrix whose first column is scratch: c stands where column c0 is.
-			size := simd.Lanes * w.row
-			j.tier.set.MulQ(f, c, ldc, xq, w.data[p*size:], m, cols, w.k, 0, step)
+			f.PackPanel(panel, w.data[c0*w.row:c1*w.row], c1-c0, w.k)
 		}
-		if a.Out.DType != tensor.F32 {
-			for i := range m {
-				j.tier.store(&a.Out, i*w.n+c0, c[i*ldc:][:cols])
-			}
+		for r := 0; r < m; r += tileTall {
+			rows := min(tileTall, m-r)
+			j.tier.set.MulQ(f, tile, tileRowSize, xq[r*simd.QuantizedStride(w.k):], part, rows, c1-c0, w.k, 0, step)
+			j.tier.storeTile(&a.Out, r, c0, tile, rows, c1-c0)
 		}
+	}
+}
+
+// storeTile writes the upper left corner of a tile, rows by cols, to out from row r and column c on.
+func (t *tier) storeTile(out *tensor.Tensor, r, c int, tile []float32, rows, cols int) {
+	n := int(out.Shape[1])
+	for i := range rows {
+		t.store(out, (r+i)*n+c, tile[i*tileRowSize:][:cols])
 	}
 }
 
@@ -135,51 +150,40 @@ func matmulBT(t *tier, q *registry.Queue, a *ops.MatmulBTArgs) registry.Status {
 	j := begin(q, t, unsafe.Pointer(a))
 	defer j.end()
 	m := int(a.Out.Shape[0])
-	local := 4
-	if a.Out.DType != tensor.F32 || !w.lane16 {
-		local = 4 * m * simd.Lanes * panelsAtOnce
-	}
-	if err := j.layout(wideBytes(&a.A), local); err != nil {
+	if err := j.layout(wideBytes(&a.A), tileBytes(m)); err != nil {
 		return a.Fail(err)
 	}
 	j.widen(&a.A)
-	j.each((simd.Panels(w.n)+panelsAtOnce-1)/panelsAtOnce, panelsAtOnce*4*panelCost(&w, m), mulRows)
+	j.panels(&w, m, mulRows)
 	return 0
 }
 
-// mulRows multiplies groups lo to hi of panelsAtOnce panels, or of as many plain rows, with all rows of activations.
+// mulRows multiplies pairs lo to hi of the weight's panels, or as many plain rows, with all rows of activations.
 func mulRows(j *job, lo, hi, worker int) {
 	a := (*ops.MatmulBTArgs)(j.args)
 	w, _ := weightOf(&a.B)
 	m, x := int(a.Out.Shape[0]), j.wideOf(&a.A)
 	f, _ := lanes(w.dtype)
-	if w.lane16 && a.Out.DType == tensor.F32 {
-		j.tier.set.MulF(f, elems[float32](&a.Out, 0, m*w.n), w.n, x.data, x.stride, w.data, m, w.n, w.k, lo*panelsAtOnce, hi*panelsAtOnce)
+	lo, hi = 2*lo, min(2*hi, simd.Panels(w.n))
+	if direct(&w, &a.Out) {
+		j.tier.set.MulF(f, elems[float32](&a.Out, 0, m*w.n), w.n, x.data, x.stride, w.data, m, w.n, w.k, lo, hi)
 		return
 	}
-	const group = panelsAtOnce * simd.Lanes
-	for g := lo; g < hi; g++ {
-		c0, c1 := g*group, min((g+1)*group, w.n)
-		cols := c1 - c0
-		c, ldc := own[float32](j, worker), cols
-		if a.Out.DType == tensor.F32 {
-			c, ldc = elems[float32](&a.Out, c0, m*w.n-c0), w.n
-		}
-		switch {
-		case w.lane16:
-			j.tier.set.MulF(f, c, ldc, x.data, x.stride, w.data[c0*w.row:], m, cols, w.k, 0, panelsAtOnce)
-		case w.k == 0:
-			for i := range m {
-				clear(c[i*ldc:][:cols])
+	tile := own[float32](j, worker)
+	for p := lo; p < hi; p += tilePanels {
+		c0, c1 := p*simd.Lanes, min(min(p+tilePanels, hi)*simd.Lanes, w.n)
+		for r := 0; r < m; r += tileTall {
+			rows := min(tileTall, m-r)
+			switch {
+			case w.k == 0:
+				clear(tile[:rows*tileRowSize])
+			case w.lane16:
+				j.tier.set.MulF(f, tile, tileRowSize, x.data[r*x.stride:], x.stride, w.data[c0*w.row:], rows, c1-c0, w.k, 0, tilePanels)
+			default:
+				plain := simd.Rows{Data: unsafe.Pointer(&w.data[c0*w.row]), Stride: w.k, N: c1 - c0, D: w.k}
+				j.tier.products(w.dtype).Scores(tile, tileRowSize, x.data[r*x.stride:], x.stride, rows, plain)
 			}
-		default:
-			rows := simd.Rows{Data: unsafe.Pointer(&w.data[c0*w.row]), Stride: w.k, N: cols, D: w.k}
-			j.tier.products(w.dtype).Scores(c, ldc, x.data, x.stride, m, rows)
-		}
-		if a.Out.DType != tensor.F32 {
-			for i := range m {
-				j.tier.store(&a.Out, i*w.n+c0, c[i*ldc:][:cols])
-			}
+			j.tier.storeTile(&a.Out, r, c0, tile, rows, c1-c0)
 		}
 	}
 }

@@ -23,7 +23,7 @@ var amx = func() *Set {
 		}
 		return requestTiles()
 	})
-	s.wide = mulTiles
+	s.wide, s.minRows = mulTiles, tileMin
 	return &s
 }()
 

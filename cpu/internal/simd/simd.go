@@ -25,6 +25,8 @@ type Set struct {
 
 	quantize quantize
 	tiles    [formats][]tile // most rows first, and two panels before one
+	minRows  int             // see MinRows
+
 	// wide, where a tier has it, is MulQ for the first rows rows, which it
 	// returns: as many as it is faster for than the tiles.
 	wide func(f Format, c []float32, ldc int, xq, w []byte, m, n, k, p0, p1 int) (rows int)
@@ -62,3 +64,7 @@ var portable = &Set{
 
 	readBytes: readBytesRef,
 }
+
+// MinRows is the number of rows of activations from which on the tier's quantised products are its own; with fewer they
+// are those of the tier that it was made from. It is 0 for a tier that has all its products itself.
+func (s *Set) MinRows() int { return s.minRows }
