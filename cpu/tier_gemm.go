@@ -55,8 +55,8 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 // output are far apart, often by a multiple of 4096 bytes, and what is added up there would compete for a few sets of the
 // cache.
 const (
-	tilePanels  = 16                         // panels of a tile
-	tileTall    = 512                        // rows
+	tilePanels  = 32                         // panels of a tile
+	tileTall    = 256                        // rows
 	tileRowSize = tilePanels*simd.Lanes + 16 // from one row to the next: an odd number of cache lines
 )
 
