@@ -29,15 +29,15 @@ func best() *simd.Set {
 	panic("the portable tier runs everywhere")
 }
 
-// turns times two functions turn by turn with the given clock and returns the rates, in units of their work a second, that
-// a tenth of the turns reach: the other turns are those that something disturbed.
-func turns(b *testing.B, clock func() time.Duration, work [2]float64, f [2]func()) (rate [2]float64) {
+// turns times two functions turn by turn and returns the rates, in units of their work a second, that a tenth of the turns
+// reach: the other turns are those that something disturbed.
+func turns(b *testing.B, work [2]float64, f [2]func()) (rate [2]float64) {
 	var times [2][]float64
 	for b.Loop() {
 		for i := range f {
-			t0 := clock()
+			t0 := time.Now()
 			f[i]()
-			times[i] = append(times[i], (clock() - t0).Seconds())
+			times[i] = append(times[i], time.Since(t0).Seconds())
 		}
 	}
 	for i, t := range times {
@@ -46,17 +46,6 @@ func turns(b *testing.B, clock func() time.Duration, work [2]float64, f [2]func(
 	}
 	b.ReportMetric(0, "ns/op")
 	return rate
-}
-
-var began = time.Now()
-
-// wall is the clock for short turns.
-func wall() time.Duration { return time.Since(began) }
-
-// busy is the clock for turns longer than a slice of the scheduler: the processor time of the whole process over its
-// threads, so that what other processes take does not count.
-func busy(threads int) func() time.Duration {
-	return func() time.Duration { return processorTime() / time.Duration(threads) }
 }
 
 // reader streams a block of memory with all threads.
@@ -73,6 +62,10 @@ func (r *reader) Do(i, _ int) {
 	r.sink.Store(r.set.ReadBytes(r.mem[i*readPiece:][:readPiece]))
 }
 
+// peakLoops makes a chunk of a peak some 100 µs long. A peak runs for about as many operations as what it is compared
+// with, so that the same share of its turns is disturbed.
+const peakLoops = 25000
+
 // multiplier does nothing but the tier's multiplications of bytes, with all threads.
 type multiplier struct {
 	set *simd.Set
@@ -80,7 +73,7 @@ type multiplier struct {
 }
 
 // Do implements pool.Task.
-func (m *multiplier) Do(int, int) { m.ops.Add(int64(m.set.PeakInt8(20000))) }
+func (m *multiplier) Do(int, int) { m.ops.Add(int64(m.set.PeakInt8(peakLoops))) }
 
 // benchWeights packs n distinct weights, more than fits in any cache.
 func benchWeights(b *testing.B, d *Device, t tensor.DType, n int, rows, k int64) (w []tensor.Tensor) {
@@ -117,7 +110,7 @@ func BenchmarkMatmulBTQuant(b *testing.B) {
 				}
 				read := reader{mem: mem.Bytes(), set: set}
 				at, chunk := 0, len(read.mem)/len(weights)/readPiece*readPiece
-				rate := turns(b, wall, [2]float64{size, float64(chunk)}, [2]func(){
+				rate := turns(b, [2]float64{size, float64(chunk)}, [2]func(){
 					func() {
 						at = (at + 1) % len(weights)
 						a.B = weights[at]
@@ -141,8 +134,8 @@ func BenchmarkMatmulBTQuant(b *testing.B) {
 				if set.PeakInt8(1) == 0 {
 					b.Skip("the tier has no multiplication of bytes")
 				}
-				chunks := 16 * threads
-				rate := turns(b, busy(threads), [2]float64{2 * m * n * k, float64(chunks * set.PeakInt8(20000))}, [2]func(){
+				chunks := 2 * m * n * k / set.PeakInt8(peakLoops)
+				rate := turns(b, [2]float64{2 * m * n * k, float64(chunks * set.PeakInt8(peakLoops))}, [2]func(){
 					func() { require.NoError(b, ops.MatmulBTQuant.Launch(q, &a)) },
 					func() { d.pool.Run(chunks, &peak) },
 				})
@@ -169,7 +162,7 @@ func benchOut(b *testing.B, d device.Device, shape ...int64) tensor.Tensor {
 type flopper struct{ set *simd.Set }
 
 // Do implements pool.Task.
-func (f *flopper) Do(int, int) { f.set.PeakF32(20000) }
+func (f *flopper) Do(int, int) { f.set.PeakF32(peakLoops) }
 
 // BenchmarkMatmulBT sets the product of 512 rows with f32, f16 and bf16 weights against the rate of the same threads'
 // fused multiply-adds, in both layouts.
@@ -190,9 +183,10 @@ func BenchmarkMatmulBT(b *testing.B) {
 				if set.PeakF32(1) == 0 {
 					b.Skip("the tier has no fused multiply-adds to count")
 				}
-				rate := turns(b, busy(1), [2]float64{2 * m * n * k, float64(16 * set.PeakF32(20000))}, [2]func(){
+				chunks := 2 * m * n * k / set.PeakF32(peakLoops)
+				rate := turns(b, [2]float64{2 * m * n * k, float64(chunks * set.PeakF32(peakLoops))}, [2]func(){
 					func() { require.NoError(b, ops.MatmulBT.Launch(q, &a)) },
-					func() { d.pool.Run(16, &peak) },
+					func() { d.pool.Run(chunks, &peak) },
 				})
 				b.ReportMetric(rate[0]/1e9, "GFLOP/s")
 				b.ReportMetric(rate[0]/rate[1], "x-peak")
@@ -221,7 +215,7 @@ func BenchmarkPagedAttention(b *testing.B) {
 				mem.Bytes()[i] = byte(i)
 			}
 			read := reader{mem: mem.Bytes(), set: set}
-			rate := turns(b, wall, [2]float64{bytes, bytes}, [2]func(){
+			rate := turns(b, [2]float64{bytes, bytes}, [2]func(){
 				func() { require.NoError(b, ops.PagedAttention.Launch(q, a)) },
 				func() { d.pool.Run(bytes/readPiece, &read) },
 			})
@@ -238,9 +232,9 @@ func BenchmarkPagedAttention(b *testing.B) {
 			if set.PeakF32(1) == 0 {
 				b.Skip("the tier has no fused multiply-adds to count")
 			}
-			chunks := 16 * threads
 			const flops = 4 * hq * dim * tokens * (tokens + 1) / 2
-			rate := turns(b, busy(threads), [2]float64{flops, float64(chunks * set.PeakF32(20000))}, [2]func(){
+			chunks := flops / set.PeakF32(peakLoops)
+			rate := turns(b, [2]float64{flops, float64(chunks * set.PeakF32(peakLoops))}, [2]func(){
 				func() { require.NoError(b, ops.PagedAttention.Launch(q, a)) },
 				func() { d.pool.Run(chunks, &peak) },
 			})
@@ -285,7 +279,7 @@ func BenchmarkRows(b *testing.B) {
 		{"add", 8, func() error { return ops.Add.Launch(q, &add) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			rate := turns(b, wall, [2]float64{c.bytes * m * h, float64(len(read.mem))}, [2]func(){
+			rate := turns(b, [2]float64{c.bytes * m * h, float64(len(read.mem))}, [2]func(){
 				func() { require.NoError(b, c.run()) },
 				func() { d.pool.Run(len(read.mem)/readPiece, &read) },
 			})
@@ -324,7 +318,7 @@ func BenchmarkSampling(b *testing.B) {
 	} {
 		b.Run(r.OpName(c.op)+c.of, func(b *testing.B) {
 			oracle := q.With(registry.WithKernel(context.Background(), c.op, "reference"))
-			rate := turns(b, wall, [2]float64{v, v}, [2]func(){
+			rate := turns(b, [2]float64{v, v}, [2]func(){
 				func() { require.NoError(b, c.run(q)) },
 				func() { require.NoError(b, c.run(oracle)) },
 			})

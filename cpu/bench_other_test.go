@@ -1,7 +1,0 @@
-//go:build !unix
-
-package cpu
-
-import "time"
-
-func processorTime() time.Duration { return wall() }
