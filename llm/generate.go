@@ -113,7 +113,11 @@ func (e *Engine) Generate(ctx context.Context, req Request) (res Result, err err
 		}
 		res.Decoded++
 	}
-	return res, out.flush()
+	stopped, err := out.flush()
+	if stopped {
+		res.Stop = StopText
+	}
+	return res, err
 }
 
 // output turns tokens into text, watches for stop texts, and holds back what may become part of one.
@@ -184,11 +188,11 @@ func (o *output) pending() int {
 	return 0
 }
 
-// flush says what was held back.
-func (o *output) flush() error {
+// flush says what was held back, and reports whether a stop text was in it.
+func (o *output) flush() (stopped bool, err error) {
 	o.held = o.stream.Flush(o.held)
 	if stopped, err := o.release(); stopped || err != nil {
-		return err
+		return stopped, err
 	}
-	return o.say(len(o.held))
+	return false, o.say(len(o.held))
 }
