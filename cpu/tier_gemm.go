@@ -39,15 +39,12 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 	if !w.lane16 {
 		local = max(local, simd.Lanes*w.row+64)
 	}
-	if !direct(&w, &a.Out) {
-		local += tileBytes(m)
-	}
-	if err := j.layout(simd.QuantizedSize(m, w.k), local); err != nil {
+	if err := j.layout(simd.QuantizedSize(m, w.k), local+tileBytes(m)); err != nil {
 		return a.Fail(err)
 	}
-	j.n[0] = int(f)
+	j.n[nFormat] = int(f)
 	j.each(m, float64(w.k)/4, quantizeRows)
-	j.panels(&w, m, mulPanels)
+	j.blocks(&w, &a.Out, mulQuant)
 	return 0
 }
 
@@ -55,35 +52,55 @@ func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registr
 // output are far apart, often by a multiple of 4096 bytes, and what is added up there would compete for a few sets of the
 // cache.
 const (
-	tilePanels  = 32                         // panels of a tile
-	tileTall    = 256                        // rows
+	tilePanels  = 64                         // panels of a tile at most
+	tileTall    = 128                        // rows
 	tileRowSize = tilePanels*simd.Lanes + 16 // from one row to the next: an odd number of cache lines
 )
+
+// tileBytes is the scratch memory of a tile for m rows.
+func tileBytes(m int) int { return 4*min(m, tileTall)*tileRowSize + 64 }
 
 // direct reports whether a product writes its output without a tile.
 func direct(w *weight, out *tensor.Tensor) bool {
 	return w.lane16 && out.DType == tensor.F32 && out.Shape[0] < manyRows
 }
 
-// tileBytes is the scratch memory of a tile for m rows.
-func tileBytes(m int) int { return 4*min(m, tileTall)*tileRowSize + 64 }
+// Places in job.n.
+const (
+	nFormat = iota
+	nTall   // rows of a block
+	nPanels // panels of a block
+)
 
-// panels runs f over the panels of w, an even number at a time: kernels take them in pairs. With many rows of activations
-// a chunk has as many panels as stay in the second level cache while all rows pass over them.
-func (j *job) panels(w *weight, m int, f part) {
-	pairs := (simd.Panels(w.n) + 1) / 2
-	if m < manyRows {
-		j.each(pairs, 2*panelCost(w, m), f)
-		return
+// blocks runs f over the blocks of an output: nTall rows by nPanels panels of the weight, an even number, since kernels
+// take panels in pairs. Blocks of the same panels are neighbours.
+func (j *job) blocks(w *weight, out *tensor.Tensor, f part) {
+	m, panels := int(out.Shape[0]), simd.Panels(w.n)
+	tall, wide := min(m, tileTall), 2
+	if !w.lane16 {
+		tall = m // a panel that is interleaved for this call serves all rows
 	}
-	const cached = 1 << 20
-	j.chunks(pairs, max(1, min(cached/max(2*simd.Lanes*w.row, 1), pairs/(4*j.pool.Threads()))), f)
+	down := (m + tall - 1) / tall
+	if m >= manyRows {
+		// What a block does once for its rows is worth many panels, as long as all threads have something to do.
+		wide = min(max(panels*down/(2*j.pool.Threads())&^1, 2), tilePanels)
+	}
+	j.n[nTall], j.n[nPanels] = tall, wide
+	j.each(down*((panels+wide-1)/wide), float64(wide)*panelCost(w, tall), f)
+}
+
+// block returns rows r0 <= r < r1 and panels p0 <= p < p1 of block i.
+func (j *job) block(w *weight, m, i int) (r0, r1, p0, p1 int) {
+	tall, wide := j.n[nTall], j.n[nPanels]
+	down := (m + tall - 1) / tall
+	r0, p0 = i%down*tall, i/down*wide
+	return r0, min(r0+tall, m), p0, min(p0+wide, simd.Panels(w.n))
 }
 
 // quantizeRows packs rows of activations.
 func quantizeRows(j *job, lo, hi, worker int) {
 	a := (*ops.MatmulBTQuantArgs)(j.args)
-	f, k, stride := simd.Format(j.n[0]), int(a.A.Shape[1]), rowStride(&a.A)
+	f, k, stride := simd.Format(j.n[nFormat]), int(a.A.Shape[1]), rowStride(&a.A)
 	xq := j.scratch[:j.shared]
 	if k == 0 {
 		return
@@ -99,35 +116,39 @@ func quantizeRows(j *job, lo, hi, worker int) {
 	}
 }
 
-// mulPanels multiplies pairs lo to hi of the weight's panels with all rows.
-func mulPanels(j *job, lo, hi, worker int) {
+// mulQuant computes blocks lo to hi of a quantised product.
+func mulQuant(j *job, lo, hi, worker int) {
 	a := (*ops.MatmulBTQuantArgs)(j.args)
-	f, xq, local := simd.Format(j.n[0]), j.scratch[:j.shared], own[byte](j, worker)
+	f, set, xq, local := simd.Format(j.n[nFormat]), j.tier.set, j.scratch[:j.shared], own[byte](j, worker)
 	w, _ := weightOf(&a.B)
-	m := int(a.Out.Shape[0])
-	lo, hi = 2*lo, min(2*hi, simd.Panels(w.n))
-	if direct(&w, &a.Out) {
-		j.tier.set.MulQ(f, elems[float32](&a.Out, 0, m*w.n), w.n, xq, w.data, m, w.n, w.k, lo, hi)
+	m, size := int(a.Out.Shape[0]), simd.Lanes*w.row
+	if direct(&w, &a.Out) { // every block has all rows, so that neighbours make one product
+		_, _, p0, _ := j.block(&w, m, lo)
+		_, _, _, p1 := j.block(&w, m, hi-1)
+		set.MulQ(f, elems[float32](&a.Out, 0, m*w.n), w.n, xq, w.data, m, w.n, w.k, p0, p1)
 		return
 	}
-	size, step := simd.Lanes*w.row, tilePanels
 	var panel []byte
-	if !w.lane16 { // interleaved for this call, one at a time
+	step := tilePanels
+	if !w.lane16 {
 		step, panel, local = 1, local[:size], local[(size+63)&^63:]
 	}
 	tile := cast[float32](local)
-	for p := lo; p < hi; p += step {
-		c0, c1 := p*simd.Lanes, min(min(p+step, hi)*simd.Lanes, w.n)
-		part := panel
-		if w.lane16 {
-			part = w.data[p*size:]
-		} else {
-			f.PackPanel(panel, w.data[c0*w.row:c1*w.row], c1-c0, w.k)
-		}
-		for r := 0; r < m; r += tileTall {
-			rows := min(tileTall, m-r)
-			j.tier.set.MulQ(f, tile, tileRowSize, xq[r*simd.QuantizedStride(w.k):], part, rows, c1-c0, w.k, 0, step)
-			j.tier.storeTile(&a.Out, r, c0, tile, rows, c1-c0)
+	for i := lo; i < hi; i++ {
+		r0, r1, p0, p1 := j.block(&w, m, i)
+		for p := p0; p < p1; p += step {
+			c, part := p*simd.Lanes, panel
+			cols := min(min(p+step, p1)*simd.Lanes, w.n) - c
+			if w.lane16 {
+				part = w.data[p*size:]
+			} else {
+				f.PackPanel(panel, w.data[c*w.row:][:cols*w.row], cols, w.k)
+			}
+			for r := r0; r < r1; r += tileTall {
+				rows := min(tileTall, r1-r)
+				set.MulQ(f, tile, tileRowSize, xq[r*simd.QuantizedStride(w.k):], part, rows, cols, w.k, 0, step)
+				j.tier.storeTile(&a.Out, r, c, tile, rows, cols)
+			}
 		}
 	}
 }
@@ -154,36 +175,39 @@ func matmulBT(t *tier, q *registry.Queue, a *ops.MatmulBTArgs) registry.Status {
 		return a.Fail(err)
 	}
 	j.widen(&a.A)
-	j.panels(&w, m, mulRows)
+	j.blocks(&w, &a.Out, mulFloat)
 	return 0
 }
 
-// mulRows multiplies pairs lo to hi of the weight's panels, or as many plain rows, with all rows of activations.
-func mulRows(j *job, lo, hi, worker int) {
+// mulFloat computes blocks lo to hi of a product with f32, f16 or bf16 weights.
+func mulFloat(j *job, lo, hi, worker int) {
 	a := (*ops.MatmulBTArgs)(j.args)
 	w, _ := weightOf(&a.B)
-	m, x := int(a.Out.Shape[0]), j.wideOf(&a.A)
+	m, x, set := int(a.Out.Shape[0]), j.wideOf(&a.A), j.tier.set
 	f, _ := lanes(w.dtype)
-	lo, hi = 2*lo, min(2*hi, simd.Panels(w.n))
 	if direct(&w, &a.Out) {
-		j.tier.set.MulF(f, elems[float32](&a.Out, 0, m*w.n), w.n, x.data, x.stride, w.data, m, w.n, w.k, lo, hi)
+		_, _, p0, _ := j.block(&w, m, lo)
+		_, _, _, p1 := j.block(&w, m, hi-1)
+		set.MulF(f, elems[float32](&a.Out, 0, m*w.n), w.n, x.data, x.stride, w.data, m, w.n, w.k, p0, p1)
 		return
 	}
 	tile := own[float32](j, worker)
-	for p := lo; p < hi; p += tilePanels {
-		c0, c1 := p*simd.Lanes, min(min(p+tilePanels, hi)*simd.Lanes, w.n)
-		for r := 0; r < m; r += tileTall {
-			rows := min(tileTall, m-r)
+	for i := lo; i < hi; i++ {
+		r0, r1, p0, p1 := j.block(&w, m, i)
+		c := p0 * simd.Lanes
+		cols := min(p1*simd.Lanes, w.n) - c
+		for r := r0; r < r1; r += tileTall {
+			rows := min(tileTall, r1-r)
 			switch {
 			case w.k == 0:
 				clear(tile[:rows*tileRowSize])
 			case w.lane16:
-				j.tier.set.MulF(f, tile, tileRowSize, x.data[r*x.stride:], x.stride, w.data[c0*w.row:], rows, c1-c0, w.k, 0, tilePanels)
+				set.MulF(f, tile, tileRowSize, x.data[r*x.stride:], x.stride, w.data[c*w.row:], rows, cols, w.k, 0, tilePanels)
 			default:
-				plain := simd.Rows{Data: unsafe.Pointer(&w.data[c0*w.row]), Stride: w.k, N: c1 - c0, D: w.k}
+				plain := simd.Rows{Data: unsafe.Pointer(&w.data[c*w.row]), Stride: w.k, N: cols, D: w.k}
 				j.tier.products(w.dtype).Scores(tile, tileRowSize, x.data[r*x.stride:], x.stride, rows, plain)
 			}
-			j.tier.storeTile(&a.Out, r, c0, tile, rows, c1-c0)
+			j.tier.storeTile(&a.Out, r, c, tile, rows, cols)
 		}
 	}
 }

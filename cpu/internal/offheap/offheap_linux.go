@@ -9,7 +9,10 @@ import (
 func alloc(size int) (unsafe.Pointer, func() error, error) {
 	total := size
 	if size >= hugePage {
-		total += hugePage // room to align; untouched pages cost nothing
+		if size%hugePage > hugePage/2 { // the end is worth a huge page of its own
+			size = (size + hugePage - 1) / hugePage * hugePage
+		}
+		total = size + hugePage // room to align; untouched pages cost nothing
 	}
 	b, err := unix.Mmap(-1, 0, total, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
