@@ -12,11 +12,12 @@ import (
 
 // Attention of the tiers, dense and paged.
 //
-// The work is cut into tiles: neighbouring query tokens of one request, with the query heads that share one key head. A
-// tile goes over its keys in splits whose places are fixed. For each split it computes the logits, their largest m, the
-// sum l of exp(logit-m) and o, the values weighted with those; the splits are merged in ascending order. So what comes out
-// for a token and a head depends on the keys that it sees and on nothing else: not on the tile, the batch or the threads,
-// nor on whether splits were computed one after another or, where there are few tiles, side by side.
+// The work is cut into tiles. A tile has neighbouring query tokens of one request and the query heads that share one key
+// head; or, where requests have one token each, that token and several key heads, so that pages are read as they lie. It
+// goes over its keys in splits whose places are fixed. For each split it computes the logits, their largest m, the sum l
+// of exp(logit-m) and o, the values weighted with those; the splits are merged in ascending order. So what comes out for a
+// token and a head depends on the keys that it sees and on nothing else: not on the tile, the batch or the threads, nor on
+// whether splits were computed one after another or, where there are few tiles, side by side.
 
 const (
 	splitKeys = 512 // keys of a split
@@ -28,8 +29,30 @@ const (
 	logitStride = splitKeys + 16
 )
 
-// tile is the tokens t0 <= t < t1 of request r.
-type tile struct{ r, t0, t1 int32 }
+// tokens is the query tokens t0 <= t < t1 of request r.
+type tokens struct{ r, t0, t1 int32 }
+
+// tile is some units of work of one request: unit u is token t+u with key head g or, in a wide tile, token t with key
+// head g+u. A unit has a row for each of the query heads that share its key head.
+type tile struct {
+	r, t, g int
+	units   int
+	wide    bool
+}
+
+func (t *tile) token(u int) int {
+	if t.wide {
+		return t.t
+	}
+	return t.t + u
+}
+
+func (t *tile) head(u int) int {
+	if t.wide {
+		return t.g + u
+	}
+	return t.g
+}
 
 // attend is a call of either op. Chunks make their own from the record.
 type attend struct {
@@ -44,7 +67,8 @@ type attend struct {
 	left, right             int32
 	heads, group            int // key heads, query heads of each
 	d, dv                   int
-	tokens                  int // of a tile, at most
+	units                   int  // of a tile, at most
+	wide                    bool // tiles are wide
 }
 
 // noMask is the absent operand of paged attention.
@@ -69,7 +93,14 @@ func attendOf(t *tier, args unsafe.Pointer, paged bool) (a attend) {
 	}
 	a.tier, a.kv = t, t.products(a.key.DType)
 	a.group, a.d, a.dv = int(a.query.Shape[1])/a.heads, a.k.d, a.v.d
-	a.tokens = min(max(tileRows/a.group, 1), tileMost)
+	a.units = min(max(tileRows/a.group, 1), tileMost)
+	return a
+}
+
+// attendTo makes the call of a running launch.
+func attendTo(j *job) (a attend) {
+	a = attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	a.units, a.wide = j.n[nUnits], j.n[nWide] != 0
 	return a
 }
 
@@ -77,8 +108,7 @@ func attention(t *tier, q *registry.Queue, r *ops.AttentionArgs) registry.Status
 	j := begin(q, t, unsafe.Pointer(r))
 	defer j.end()
 	a := attendOf(t, j.args, false)
-	tq, tk := int(r.Query.Shape[0]), int(r.Key.Shape[0])
-	if err := a.run(j, (tq+a.tokens-1)/a.tokens, tk); err != nil {
+	if err := a.run(j, int(r.Query.Shape[0]), int(r.Key.Shape[0])); err != nil {
 		return r.Fail(err)
 	}
 	return 0
@@ -94,28 +124,25 @@ func pagedAttention(t *tier, q *registry.Queue, r *ops.PagedAttentionArgs) regis
 	j := begin(q, t, unsafe.Pointer(r))
 	defer j.end()
 	a := attendOf(t, j.args, true)
-	tiles, keys := 0, 0
+	most, keys := 0, 0 // query tokens and keys of a request
 	n := int(r.SeqLens.Shape[0])
 	starts := elems[int32](&r.QueryStartLoc, 0, n+1)
 	for i, l := range elems[int32](&r.SeqLens, 0, n) {
 		if queries := int(starts[i+1] - starts[i]); queries > 0 {
-			tiles += (queries + a.tokens - 1) / a.tokens
-			keys = max(keys, int(l))
+			most, keys = max(most, queries), max(keys, int(l))
 		}
 	}
-	if err := a.run(j, tiles, keys); err != nil {
+	if err := a.run(j, most, keys); err != nil {
 		return r.Fail(err)
 	}
 	return 0
 }
 
-// tileList fills list with the tiles of the call.
-func (a *attend) tileList(list []tile) {
-	n := 0
+// eachTokens calls f for neighbouring tokens of every request, at most n at a time.
+func (a *attend) eachTokens(n int, f func(tokens)) {
 	cut := func(r, from, to int) {
-		for t := from; t < to; t += a.tokens {
-			list[n] = tile{int32(r), int32(t), int32(min(t+a.tokens, to))}
-			n++
+		for t := from; t < to; t += n {
+			f(tokens{int32(r), int32(t), int32(min(t+n, to))})
 		}
 	}
 	if a.paged == nil {
@@ -130,42 +157,69 @@ func (a *attend) tileList(list []tile) {
 
 // Places in job.n.
 const (
-	nPaged = iota
-	nTiles
-	nSplits
+	nPaged  = iota
+	nWide   // tiles are wide
+	nUnits  // units of a tile
+	nGroups // tiles of the same tokens
+	nTokens // entries of the list of tokens
+	nSplits // splits of the longest request
 )
 
-// run computes all tiles; keys is the length of the longest request.
-func (a *attend) run(j *job, tiles, keys int) error {
-	if tiles == 0 {
+// run computes all tiles; most is the largest number of query tokens of a request, keys that of its keys.
+func (a *attend) run(j *job, most, keys int) error {
+	threads := j.pool.Threads()
+	splits, groups, list := max((keys+splitKeys-1)/splitKeys, 1), a.heads, 0
+	if a.wide = most == 1; a.wide {
+		a.eachTokens(1, func(tokens) { list++ })
+		// As many heads as leave two tiles for each thread, counting splits; all heads for one thread.
+		if a.units = a.heads; threads > 1 {
+			a.units = min(a.heads, max(a.heads*list*splits/(2*threads), 1))
+		}
+		groups = (a.heads + a.units - 1) / a.units
+	} else {
+		a.eachTokens(a.units, func(tokens) { list++ })
+	}
+	if list == 0 {
 		return nil
 	}
-	rows, splits := a.tokens*a.group, max((keys+splitKeys-1)/splitKeys, 1)
-	threads := j.pool.Threads()
-	apart := threads > 1 && splits > 1 && tiles*a.heads < 4*threads
+	tiles, rows := list*groups, a.units*a.group
+	apart := threads > 1 && splits > 1 && tiles < 4*threads
 	parts := 0
 	if apart {
-		parts = tiles * a.heads * splits * a.partLen()
+		parts = tiles * splits * a.partLen()
 	}
 	local := rows*(a.d+logitStride+4) + 2*a.partLen() + splitKeys + a.dv
-	listLen := (tiles*int(unsafe.Sizeof(tile{})) + 63) &^ 63
-	if err := j.layout(listLen+4*parts, 4*local); err != nil {
+	if err := j.layout(listBytes(list)+4*parts, 4*local); err != nil {
 		return err
 	}
-	j.n[nPaged], j.n[nTiles], j.n[nSplits] = 0, tiles, splits
+	j.n = [8]int{nUnits: a.units, nGroups: groups, nTokens: list, nSplits: splits}
+	if a.wide {
+		j.n[nWide] = 1
+	}
 	if a.paged != nil {
 		j.n[nPaged] = 1
 	}
-	a.tileList(common[tile](j)[:tiles])
-	cost := float64(rows) * float64(min(keys, splitKeys*splits)*(a.d+a.dv)) / 40
+	to, n := common[tokens](j), a.units
+	if a.wide {
+		n = 1
+	}
+	list = 0
+	a.eachTokens(n, func(t tokens) {
+		to[list] = t
+		list++
+	})
+	cost := float64(rows) * float64(keys*(a.d+a.dv)) / 40
 	if !apart {
-		j.each(tiles*a.heads, cost, tileChunk)
+		j.each(tiles, cost, tileChunk)
 		return nil
 	}
-	j.each(tiles*a.heads*splits, cost/float64(splits), splitChunk)
-	j.each(tiles*a.heads, float64(splits*rows*a.dv)/8, mergeChunk)
+	j.each(tiles*splits, cost/float64(splits), splitChunk)
+	j.each(tiles, float64(splits*rows*a.dv)/8, mergeChunk)
 	return nil
 }
+
+// listBytes is the room of the list of tokens at the start of the shared scratch.
+func listBytes(n int) int { return (n*int(unsafe.Sizeof(tokens{})) + 63) &^ 63 }
 
 // partial is the outcome of one split, or of several merged, for the rows of a tile.
 type partial struct {
@@ -174,10 +228,10 @@ type partial struct {
 }
 
 // partLen is the room of a partial, in floats.
-func (a *attend) partLen() int { return a.tokens * a.group * (a.dv + 2) }
+func (a *attend) partLen() int { return a.units * a.group * (a.dv + 2) }
 
 func (a *attend) partial(buf []float32) partial {
-	n := a.tokens * a.group
+	n := a.units * a.group
 	return partial{buf[:n], buf[n:][:n], buf[2*n:][:n*a.dv]}
 }
 
@@ -185,7 +239,7 @@ func (a *attend) partial(buf []float32) partial {
 type workspace struct {
 	q      []float32 // scaled queries, d for each row
 	s      []float32 // logits, then weights, logitStride for each row
-	lo, hi []int32   // of each token: the keys lo <= k < hi of the split
+	lo, hi []int32   // of each unit: the keys lo <= k < hi of the split
 	mask   []float32 // piece of a row of the mask
 	out    []float32 // row of the output
 	acc, p partial
@@ -198,7 +252,7 @@ func (a *attend) workspace(j *job, worker int) (w workspace) {
 		buf = buf[n:]
 		return c
 	}
-	rows := a.tokens * a.group
+	rows := a.units * a.group
 	w.q, w.s = cut(rows*a.d), cut(rows*logitStride)
 	w.acc, w.p = a.partial(cut(a.partLen())), a.partial(cut(a.partLen()))
 	w.mask, w.out = cut(splitKeys), cut(a.dv)
@@ -210,82 +264,86 @@ func asInts(f []float32) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(f))), len(f))
 }
 
-// tileAt returns item it of the list of tiles and heads. The last tiles come first: with a causal mask they see most keys.
-func (a *attend) tileAt(j *job, it int) (t tile, head int) {
-	n := j.n[nTiles]
-	return common[tile](j)[n-1-it/a.heads], it % a.heads
+// tileAt returns tile i. The last tokens come first: with a causal mask they see most keys.
+func (a *attend) tileAt(j *job, i int) tile {
+	groups := j.n[nGroups]
+	t := common[tokens](j)[j.n[nTokens]-1-i/groups]
+	if a.wide {
+		g := i % groups * a.units
+		return tile{r: int(t.r), t: int(t.t0), g: g, units: min(a.units, a.heads-g), wide: true}
+	}
+	return tile{r: int(t.r), t: int(t.t0), g: i % groups, units: int(t.t1 - t.t0)}
 }
 
 // tileChunk computes whole tiles.
 func tileChunk(j *job, lo, hi, worker int) {
-	a := attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	a := attendTo(j)
 	w := a.workspace(j, worker)
-	for it := lo; it < hi; it++ {
-		t, g := a.tileAt(j, it)
-		a.load(&w, t, g)
-		a.start(&w.acc, g)
+	for i := lo; i < hi; i++ {
+		t := a.tileAt(j, i)
+		a.load(&w, t)
+		a.start(&w.acc, t)
 		for s := range j.n[nSplits] {
-			if a.split(&w, t, g, s) {
+			if a.split(&w, t, s) {
 				a.merge(&w.acc, &w.p, t)
 			}
 		}
-		a.finish(&w, t, g)
+		a.finish(&w, t)
 	}
 }
 
 // splitChunk computes single splits into the shared scratch; mergeChunk puts them together.
 func splitChunk(j *job, lo, hi, worker int) {
-	a := attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	a := attendTo(j)
 	w := a.workspace(j, worker)
-	for it := lo; it < hi; it++ {
-		t, g := a.tileAt(j, it/j.n[nSplits])
-		w.p = a.stored(j, it)
-		a.load(&w, t, g)
-		a.split(&w, t, g, it%j.n[nSplits])
+	for i := lo; i < hi; i++ {
+		t := a.tileAt(j, i/j.n[nSplits])
+		w.p = a.stored(j, i)
+		a.load(&w, t)
+		a.split(&w, t, i%j.n[nSplits])
 	}
 }
 
 func mergeChunk(j *job, lo, hi, worker int) {
-	a := attendOf(j.tier, j.args, j.n[nPaged] != 0)
+	a := attendTo(j)
 	w := a.workspace(j, worker)
-	for it := lo; it < hi; it++ {
-		t, g := a.tileAt(j, it)
-		a.start(&w.acc, g)
+	for i := lo; i < hi; i++ {
+		t := a.tileAt(j, i)
+		a.start(&w.acc, t)
 		for s := range j.n[nSplits] {
-			p := a.stored(j, it*j.n[nSplits]+s)
+			p := a.stored(j, i*j.n[nSplits]+s)
 			a.merge(&w.acc, &p, t)
 		}
-		a.finish(&w, t, g)
+		a.finish(&w, t)
 	}
 }
 
 // stored returns the partial of item i in the shared scratch.
 func (a *attend) stored(j *job, i int) partial {
-	list := (j.n[nTiles]*int(unsafe.Sizeof(tile{})) + 63) &^ 63
-	return a.partial(cast[float32](j.scratch[list:j.shared])[i*a.partLen():])
+	return a.partial(cast[float32](j.scratch[listBytes(j.n[nTokens]):j.shared])[i*a.partLen():])
 }
 
 // load scales the queries of a tile.
-func (a *attend) load(w *workspace, t tile, g int) {
+func (a *attend) load(w *workspace, t tile) {
 	n := a.group * a.d // the heads of a group are neighbours
-	for i := range int(t.t1 - t.t0) {
-		at := ((int(t.t0)+i)*a.heads + g) * n
-		q := w.q[i*n:][:n]
+	for u := range t.units {
+		at := (t.token(u)*a.heads + t.head(u)) * n
+		q := w.q[u*n:][:n]
 		a.set.MulScalar(q, a.halves.load(q, a.query, at, n), a.scale)
 	}
 }
 
 // start begins a merge: with nothing, or with the sinks, which are logits without values.
-func (a *attend) start(p *partial, g int) {
-	for r := range p.m {
+func (a *attend) start(p *partial, t tile) {
+	for r := range t.units * a.group {
 		p.m[r], p.l[r] = negInf, 0
 		if a.sinks.Present() {
-			if s := one(a.sinks, g*a.group+r%a.group); s > negInf {
+			if s := one(a.sinks, t.head(r/a.group)*a.group+r%a.group); s > negInf {
 				p.m[r], p.l[r] = s, 1
 			}
 		}
 	}
-	clear(p.o)
+	clear(p.o[:t.units*a.group*a.dv])
 }
 
 // keys returns the keys lo <= k < hi that token t of request r sees.
@@ -316,18 +374,16 @@ func (a *attend) rows(x *tensor.Tensor, h *heads, r, k, n, g int) simd.Rows {
 	return simd.Rows{Data: unsafe.Add(x.Host, (at+g*h.d)*x.DType.Size()), Stride: h.row, N: n, D: h.d, Ahead: ahead}
 }
 
-// split computes split s of a tile into w.p. It returns false, and a partial without keys, if no token sees any of it.
-func (a *attend) split(w *workspace, t tile, g, s int) bool {
-	k0, tokens, p := s*splitKeys, int(t.t1-t.t0), &w.p
-	rows := tokens * a.group
-	// All tokens see the keys c0 <= k < c1.
-	c0, c1, seen := 0, math.MaxInt, false
-	for i := range tokens {
-		lo, hi := a.keys(int(t.r), int(t.t0)+i)
+// split computes split s of a tile into w.p. It returns false, and a partial without keys, if no unit sees any of it.
+func (a *attend) split(w *workspace, t tile, s int) bool {
+	k0, rows, p := s*splitKeys, t.units*a.group, &w.p
+	seen := false
+	for u := range t.units {
+		lo, hi := a.keys(t.r, t.token(u))
 		lo, hi = max(lo, k0), min(hi, k0+splitKeys)
 		hi = max(lo, hi)
-		w.lo[i], w.hi[i] = int32(lo), int32(hi)
-		c0, c1, seen = max(c0, lo), min(c1, hi), seen || lo < hi
+		w.lo[u], w.hi[u] = int32(lo), int32(hi)
+		seen = seen || lo < hi
 	}
 	for r := range rows {
 		p.m[r], p.l[r] = negInf, 0
@@ -335,53 +391,71 @@ func (a *attend) split(w *workspace, t tile, g, s int) bool {
 	if !seen {
 		return false
 	}
-	if tokens == 1 || c0 >= c1 {
-		c0, c1 = math.MaxInt, math.MaxInt // nothing together
-	}
-	a.product(w, t, g, k0, c0, c1, false)
+	a.product(w, t, k0, false)
 	for r := range rows {
-		i := r / a.group
-		lo, hi := int(w.lo[i]), int(w.hi[i])
+		u := r / a.group
+		lo, hi := int(w.lo[u]), int(w.hi[u])
 		if lo < hi {
-			p.m[r], p.l[r] = a.weights(w, w.s[r*logitStride:][lo-k0:hi-k0], g*a.group+r%a.group, int(t.t0)+i, lo)
+			p.m[r], p.l[r] = a.weights(w, w.s[r*logitStride:][lo-k0:hi-k0], t.head(u)*a.group+r%a.group, t.token(u), lo)
 		}
 	}
 	clear(p.o[:rows*a.dv])
-	a.product(w, t, g, k0, c0, c1, true)
+	a.product(w, t, k0, true)
 	return true
 }
 
-// product computes the logits of a split, or mixes its values. The keys c0 <= k < c1 are taken for one head and all tokens
-// at once, those before and behind for one token and all heads.
-func (a *attend) product(w *workspace, t tile, g, k0, c0, c1 int, mix bool) {
-	for i := range int(t.t1 - t.t0) {
-		a.pieces(w, t, g, k0, int(w.lo[i]), min(int(w.hi[i]), c0), i*a.group, 1, a.group, mix)
+// product computes the logits of a split, or mixes its values.
+func (a *attend) product(w *workspace, t tile, k0 int, mix bool) {
+	if t.wide { // all heads of a page before the next page
+		for k, hi := int(w.lo[0]), int(w.hi[0]); k < hi; {
+			n := 0
+			for u := range t.units {
+				n = a.piece(w, t, t.g+u, k0, k, hi, u*a.group, 1, a.group, mix)
+			}
+			k += n
+		}
+		return
+	}
+	// The keys that all tokens see are taken for one head and all tokens at once, those before and behind for one token and
+	// all heads.
+	c0, c1 := 0, math.MaxInt
+	for u := range t.units {
+		c0, c1 = max(c0, int(w.lo[u])), min(c1, int(w.hi[u]))
+	}
+	if t.units == 1 || c0 >= c1 {
+		c0, c1 = math.MaxInt, math.MaxInt
+	}
+	pieces := func(lo, hi, first, step, n int) {
+		for k := lo; k < hi; {
+			k += a.piece(w, t, t.g, k0, k, hi, first, step, n, mix)
+		}
+	}
+	for u := range t.units {
+		pieces(int(w.lo[u]), min(int(w.hi[u]), c0), u*a.group, 1, a.group)
 	}
 	if c1 == math.MaxInt {
 		return
 	}
 	for h := range a.group {
-		a.pieces(w, t, g, k0, c0, c1, h, a.group, int(t.t1-t.t0), mix)
+		pieces(c0, c1, h, a.group, t.units)
 	}
-	for i := range int(t.t1 - t.t0) {
-		a.pieces(w, t, g, k0, c1, int(w.hi[i]), i*a.group, 1, a.group, mix)
+	for u := range t.units {
+		pieces(c1, int(w.hi[u]), u*a.group, 1, a.group)
 	}
 }
 
-// pieces works on the keys lo <= k < hi for n rows of the tile: first, first+step ..
-func (a *attend) pieces(w *workspace, t tile, g, k0, lo, hi, first, step, n int, mix bool) {
-	for k := lo; k < hi; {
-		s := w.s[first*logitStride+k-k0:]
-		var rows simd.Rows
-		if mix {
-			rows = a.rows(a.value, &a.v, int(t.r), k, hi-k, g)
-			a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*logitStride, n, rows)
-		} else {
-			rows = a.rows(a.key, &a.k, int(t.r), k, hi-k, g)
-			a.kv.Scores(s, step*logitStride, w.q[first*a.d:], step*a.d, n, rows)
-		}
-		k += rows.N
+// piece works on keys from k on, below hi, of head g, for n rows of the tile: first, first+step .. It returns how many keys
+// lay at one distance.
+func (a *attend) piece(w *workspace, t tile, g, k0, k, hi, first, step, n int, mix bool) int {
+	s := w.s[first*logitStride+k-k0:]
+	if mix {
+		rows := a.rows(a.value, &a.v, t.r, k, hi-k, g)
+		a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*logitStride, n, rows)
+		return rows.N
 	}
+	rows := a.rows(a.key, &a.k, t.r, k, hi-k, g)
+	a.kv.Scores(s, step*logitStride, w.q[first*a.d:], step*a.d, n, rows)
+	return rows.N
 }
 
 // weights turns the logits of one row into weights, in place, and returns the largest logit and the sum of the weights.
@@ -421,7 +495,7 @@ func hasNaN(s []float32) bool {
 
 // merge adds p to acc, for the rows that tile t has.
 func (a *attend) merge(acc, p *partial, t tile) {
-	for r, l := range p.l[:int(t.t1-t.t0)*a.group] {
+	for r, l := range p.l[:t.units*a.group] {
 		m := p.m[r]
 		if l == 0 && m == negInf {
 			continue
@@ -442,13 +516,13 @@ func (a *attend) merge(acc, p *partial, t tile) {
 }
 
 // finish writes the rows of a tile. A row that sees no key is zero in dense attention and left alone in paged attention.
-func (a *attend) finish(w *workspace, t tile, g int) {
-	for i := range int(t.t1 - t.t0) {
-		if lo, hi := a.keys(int(t.r), int(t.t0)+i); a.paged != nil && lo >= hi {
+func (a *attend) finish(w *workspace, t tile) {
+	for u := range t.units {
+		if lo, hi := a.keys(t.r, t.token(u)); a.paged != nil && lo >= hi {
 			continue
 		}
 		for h := range a.group {
-			r, at := i*a.group+h, (((int(t.t0)+i)*a.heads+g)*a.group+h)*a.dv
+			r, at := u*a.group+h, ((t.token(u)*a.heads+t.head(u))*a.group+h)*a.dv
 			out := target(w.out, a.out, at, a.dv)
 			if l := w.acc.l[r]; l == 0 {
 				clear(out)
