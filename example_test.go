@@ -86,3 +86,49 @@ func Example_server() {
 	fmt.Println(len(res.Tokens), res.Stop)
 	// Output: 8 length
 }
+
+// A kernel of your own beside the others: it takes short rows and declines the rest, and the chain goes on.
+func Example_kernel() {
+	r := registry.New(registry.Options{}) // or registry.Default()
+	if err := cpu.Register(r); err != nil {
+		log.Fatal(err)
+	}
+	_, err := ops.Register(r, ops.Relu, tensor.CPU, ops.Provider[ops.ReluArgs]{
+		OpProvider: registry.OpProvider{Name: "mine", Priority: 50},
+		Fn: func(q *registry.Queue, a *ops.ReluArgs) registry.Status {
+			if a.X.Numel() > 4 || a.X.DType != tensor.F32 || a.Out.DType != tensor.F32 {
+				return registry.Decline(registry.ReasonThreshold) // nothing was touched
+			}
+			x, y := tensor.Slice[float32](&a.X), tensor.Slice[float32](&a.Out)
+			for i, v := range x {
+				y[i] = max(v, 0)
+			}
+			return registry.Status(registry.OK)
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	dev, err := cpu.Open(cpu.Options{Registry: r})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	dq, err := dev.NewQueue()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dq.Close()
+	q := r.NewQueue(dq)
+	defer q.Close()
+	for _, n := range []int{3, 5} {
+		x := tensor.Must(tensor.FromSlice(make([]float32, n), tensor.F32))
+		y := tensor.Must(tensor.FromSlice(make([]float32, n), tensor.F32))
+		if err := ops.Relu.Call(q, ops.ReluArgs{Out: y, X: x}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	mine := r.Explain(ops.OpRelu, dev.ID()).Chain[0]
+	fmt.Println(mine.Kernel, mine.Counts.Executed, mine.Counts.Declined)
+	// Output: mine_relu 1 map[size-threshold:1]
+}

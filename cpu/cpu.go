@@ -141,6 +141,12 @@ func (d *Device) Close() error {
 
 // Alloc returns zeroed memory off the Go heap, in huge pages where it is large and the system has them.
 func (d *Device) Alloc(size int64) (device.Buffer, error) {
+	d.mu.Lock()
+	closed := d.closed
+	d.mu.Unlock()
+	if closed {
+		return nil, fmt.Errorf("cpu: %v: %w", d.id, device.ErrClosed)
+	}
 	b, err := newBuffer(d.id, size)
 	if err != nil {
 		return nil, err

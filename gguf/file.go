@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"unsafe"
 
 	"github.com/opmux/opmux/tensor"
@@ -29,6 +30,10 @@ type File struct {
 	byKey     map[string]int
 	tensors   []TensorInfo
 	byName    map[string]int
+
+	mu    sync.Mutex
+	holds int
+	unmap []byte // a closed file's mapping that is still held
 }
 
 // TensorInfo describes one tensor of a file.
@@ -72,19 +77,48 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Close ends the file and unmaps it. Tensors and slices that came from it must not be touched any more; lookups find
-// nothing. A second Close does nothing.
-func (f *File) Close() error {
-	data, mapped := f.data, f.mapped
-	f.data, f.mapped = nil, false
-	f.keys, f.byKey, f.tensors, f.byName = nil, nil, nil, nil
-	if !mapped {
+// Hold keeps the file's memory valid beyond Close, until release is called, for tensors that stay in use. A second call
+// of release does nothing. On a closed file the error is fs.ErrClosed.
+func (f *File) Hold() (release func() error, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.data == nil {
+		return nil, fmt.Errorf("gguf: %w", fs.ErrClosed)
+	}
+	f.holds++
+	return sync.OnceValue(func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.holds--
+		return f.drop()
+	}), nil
+}
+
+// drop unmaps a closed file that nobody holds.
+func (f *File) drop() error {
+	data := f.unmap
+	if data == nil || f.holds > 0 {
 		return nil
 	}
+	f.unmap = nil
 	if err := unmapFile(data); err != nil {
 		return fmt.Errorf("gguf: close: %w", err)
 	}
 	return nil
+}
+
+// Close ends the file: lookups find nothing. It is unmapped, so tensors and slices that came from it must not be touched
+// any more, at once or when the last Hold is released. A second Close does nothing.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	data, mapped := f.data, f.mapped
+	f.data, f.mapped = nil, false
+	f.keys, f.byKey, f.tensors, f.byName = nil, nil, nil, nil
+	if mapped {
+		f.unmap = data
+	}
+	return f.drop()
 }
 
 // Version returns the format version, 2 or 3.

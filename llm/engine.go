@@ -25,6 +25,7 @@ type Engine struct {
 	kvV    []tensor.Tensor // plane 1
 	free   []int32         // cache blocks that no sequence holds
 	host   hostBatch
+	open   bool
 	logits []float32 // host copy, where the device's memory cannot be read
 }
 
@@ -36,7 +37,10 @@ type hostBatch struct {
 
 // NewEngine allocates an engine. The memory is what Model.Plan says for KV and Workspace.
 func (m *Model) NewEngine() (_ *Engine, err error) {
-	e := &Engine{m: m}
+	if err := m.use(); err != nil {
+		return nil, err
+	}
+	e := &Engine{m: m, open: true}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
@@ -107,6 +111,11 @@ func (e *Engine) Queue() *registry.Queue { return e.rq }
 
 // Close waits for queued work and frees cache and scratch. Closing twice is harmless.
 func (e *Engine) Close() error {
+	if !e.open {
+		return nil
+	}
+	e.open = false
+	defer e.m.unuse()
 	var err error
 	if e.rq != nil {
 		err = e.rq.Close()
@@ -152,8 +161,11 @@ type Row struct {
 // that does not fit in the context is ErrContextFull, an id outside the vocabulary ErrToken; then nothing has changed.
 // If ctx ends or an op or visit fails in the middle, the sequences are as long as before.
 func (e *Engine) Forward(ctx context.Context, batch []Chunk, visit func(Row) error) (err error) {
-	if e.queue == nil {
+	if !e.open {
 		return fmt.Errorf("llm: engine: %w", ErrClosed)
+	}
+	if visit == nil {
+		visit = func(Row) error { return nil }
 	}
 	if err := e.check(batch); err != nil {
 		return err
@@ -192,6 +204,9 @@ func (e *Engine) check(batch []Chunk) error {
 	for i, c := range batch {
 		if c.Seq == nil || c.Seq.e != e {
 			return fmt.Errorf("llm: chunk %d: the sequence belongs to another engine: %w", i, ErrOption)
+		}
+		if c.Seq.closed {
+			return fmt.Errorf("llm: chunk %d: sequence: %w", i, ErrClosed)
 		}
 		if slices.ContainsFunc(batch[:i], func(o Chunk) bool { return o.Seq == c.Seq }) {
 			return fmt.Errorf("llm: chunk %d: the sequence stands in the batch twice: %w", i, ErrOption)
@@ -410,6 +425,9 @@ func copyRow(q device.Queue, dst tensor.Tensor, to int64, src tensor.Tensor, fro
 // Host returns a row's logits as a slice, copied if the host cannot read the device's memory. It is valid until the
 // next call and, on a device whose memory is the host's, until visit returns.
 func (e *Engine) Host(ctx context.Context, row Row) ([]float32, error) {
+	if !e.open {
+		return nil, fmt.Errorf("llm: engine: %w", ErrClosed)
+	}
 	if err := e.queue.Sync(ctx); err != nil {
 		return nil, err
 	}

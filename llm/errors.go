@@ -12,4 +12,5 @@ var (
 	ErrValue       = errors.New("invalid value in logits") // NaN logits
 	ErrOption      = errors.New("option out of range")
 	ErrClosed      = errors.New("closed")
+	ErrBusy        = errors.New("still in use")
 )

@@ -3,7 +3,10 @@ package llm_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -328,4 +331,39 @@ func TestLoadRefuses(t *testing.T) {
 	_, err = llm.Load(t.Context(), f, r.dev, llm.Options{Registry: r.reg, MemoryLimit: 1, Planned: func(p llm.Plan) { planned = p.Total > 0 }})
 	require.ErrorIs(t, err, llm.ErrMemory)
 	require.True(t, planned)
+}
+
+func TestCloseInAnyOrder(t *testing.T) {
+	r := newRig(t)
+	m := &tiny{dtype: tensor.F16}
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	require.NoError(t, os.WriteFile(path, m.file(t), 0o644))
+	f, err := gguf.Open(path)
+	require.NoError(t, err)
+	model, err := llm.Load(t.Context(), f, r.dev, llm.Options{Registry: r.reg})
+	require.NoError(t, err)
+	e, err := model.NewEngine()
+	require.NoError(t, err)
+	require.NoError(t, f.Close()) // the embedding is still read from the file's memory
+	require.ErrorIs(t, model.Close(), llm.ErrBusy)
+	res, err := e.Generate(t.Context(), llm.Request{Prompt: []int32{1}, MaxTokens: 3, IgnoreEnd: true})
+	require.NoError(t, err)
+	require.Len(t, res.Tokens, 3)
+
+	seq := e.NewSequence()
+	require.NoError(t, seq.Close())
+	require.ErrorIs(t, e.Forward(t.Context(), []llm.Chunk{{Seq: seq, Tokens: []int32{1}}}, nil), llm.ErrClosed)
+	require.NoError(t, e.Close())
+	require.NoError(t, e.Close())
+	require.ErrorIs(t, e.Forward(t.Context(), nil, nil), llm.ErrClosed)
+	_, err = e.NewSampler(llm.Sampling{}, nil)
+	require.ErrorIs(t, err, llm.ErrClosed)
+	_, err = e.Generate(t.Context(), llm.Request{Prompt: []int32{1}})
+	require.ErrorIs(t, err, llm.ErrClosed)
+	require.NoError(t, model.Close())
+	require.NoError(t, model.Close())
+	_, err = model.NewEngine()
+	require.ErrorIs(t, err, llm.ErrClosed)
+	_, err = llm.Load(t.Context(), f, r.dev, llm.Options{Registry: r.reg})
+	require.ErrorIs(t, err, fs.ErrClosed)
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/gguf"
@@ -59,6 +60,8 @@ func (o Options) withDefaults(c Config) (Options, error) {
 		return o, fmt.Errorf("llm: chunk of %d tokens for %d sequences: %w", o.ChunkSize, o.MaxSequences, ErrOption)
 	case o.LogitRows < 1 || o.LogitRows > 1<<12:
 		return o, fmt.Errorf("llm: %d rows of logits: %w", o.LogitRows, ErrOption)
+	case o.MemoryLimit < 0:
+		return o, fmt.Errorf("llm: memory limit of %d bytes: %w", o.MemoryLimit, ErrOption)
 	case !o.KVType.IsFloat():
 		return o, fmt.Errorf("llm: KV cache of %v: %w", o.KVType, ErrOption)
 	}
@@ -73,15 +76,30 @@ type Model struct {
 
 	opts    Options
 	dev     device.Device
-	file    *gguf.File // weights may stay in it
+	release func() error // of the file's memory: weights may stay in it
 	weights weights
 	buffers []device.Buffer
+
+	mu      sync.Mutex
+	engines int
+	closed  bool
 }
 
-// Load checks the whole file, plans the memory, and moves the weights to dev. The file stays open as long as the model;
-// closing it is the caller's. ctx cancels between weights.
+// Load checks the whole file, plans the memory, and moves the weights to dev. The model holds the file's memory as long
+// as it needs it; closing the file is the caller's, at any time after Load. ctx cancels between weights.
 func Load(ctx context.Context, f *gguf.File, dev device.Device, o Options) (_ *Model, err error) {
-	m := &Model{dev: dev, file: f}
+	if f == nil || dev == nil {
+		return nil, fmt.Errorf("llm: no file or no device: %w", ErrOption)
+	}
+	m := &Model{dev: dev}
+	if m.release, err = f.Hold(); err != nil {
+		return nil, fmt.Errorf("llm: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
 	if m.Config, err = readConfig(f); err != nil {
 		return nil, err
 	}
@@ -106,11 +124,6 @@ func Load(ctx context.Context, f *gguf.File, dev device.Device, o Options) (_ *M
 	if err := m.Plan.check(o.MemoryLimit); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, m.Close())
-		}
-	}()
 	q, err := dev.NewQueue()
 	if err != nil {
 		return nil, err
@@ -171,9 +184,33 @@ func hasTensor(f *gguf.File, name string) bool {
 // Device returns the device that the weights are on.
 func (m *Model) Device() device.Device { return m.dev }
 
-// Close frees the weights. Engines must be closed before.
+// use counts an engine in, unless the model is closed.
+func (m *Model) use() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("llm: model: %w", ErrClosed)
+	}
+	m.engines++
+	return nil
+}
+
+// unuse counts an engine out.
+func (m *Model) unuse() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.engines--
+}
+
+// Close frees the weights. With an engine open it frees nothing and returns ErrBusy. Closing twice is harmless.
 func (m *Model) Close() error {
-	var err error
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.engines > 0 {
+		return fmt.Errorf("llm: model with %d open engines: %w", m.engines, ErrBusy)
+	}
+	m.closed = true
+	err := m.release()
 	for _, b := range m.buffers {
 		err = errors.Join(err, b.Close())
 	}

@@ -46,6 +46,13 @@ func (s Sampling) check(n int) error {
 			return fmt.Errorf("llm: banned token %d in a vocabulary of %d: %w", id, n, ErrToken)
 		}
 	}
+	banned := map[int32]bool{}
+	for _, id := range s.Banned {
+		banned[id] = true
+	}
+	if len(banned) == n {
+		return fmt.Errorf("llm: every token is banned: %w", ErrOption)
+	}
 	for id, b := range s.Bias {
 		if b != b {
 			return fmt.Errorf("llm: bias of token %d is NaN: %w", id, ErrOption)
@@ -104,6 +111,9 @@ type Sampler struct {
 // NewSampler returns a sampler for one sequence whose prompt is given (for the penalties).
 func (e *Engine) NewSampler(o Sampling, prompt []int32) (*Sampler, error) {
 	V := e.m.Config.VocabSize
+	if !e.open {
+		return nil, fmt.Errorf("llm: engine: %w", ErrClosed)
+	}
 	if err := o.check(V); err != nil {
 		return nil, err
 	}

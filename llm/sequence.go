@@ -13,6 +13,7 @@ type Sequence struct {
 	e      *Engine
 	blocks []int32
 	len    int
+	closed bool
 }
 
 // NewSequence returns an empty sequence. It takes cache blocks as it grows.
@@ -33,8 +34,12 @@ func (s *Sequence) Truncate(n int) {
 	}
 }
 
-// Close gives the sequence's blocks back. Closing twice is harmless.
-func (s *Sequence) Close() error { s.Truncate(0); return nil }
+// Close gives the sequence's blocks back. Closing twice is harmless; Forward refuses a closed sequence.
+func (s *Sequence) Close() error {
+	s.Truncate(0)
+	s.closed = true
+	return nil
+}
 
 // grow takes blocks for n more positions (ErrContextFull).
 func (s *Sequence) grow(n int) error {

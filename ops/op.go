@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"fmt"
 	"reflect"
 	"sync"
 	"unsafe"
@@ -101,6 +102,9 @@ func (o *Op[R]) Call(q *registry.Queue, a R) error {
 // Errors: *OpError for a rejected call or a bad value that a kernel met; the registry's for the rest (ErrNoKernel when no
 // provider serves the op on q's device).
 func (o *Op[R]) Launch(q *registry.Queue, a *R) error {
+	if q == nil || a == nil {
+		return fmt.Errorf("%s: queue or record: %w", o.Name(), registry.ErrNil)
+	}
 	args := unsafe.Pointer(a)
 	return o.target(args).launch(q, args)
 }
@@ -142,6 +146,9 @@ func (c *core) target(args unsafe.Pointer) *core {
 
 // Bind looks the op's chain up once for many launches on q.
 func (o *Op[R]) Bind(q *registry.Queue) (*Bound[R], error) {
+	if q == nil {
+		return nil, fmt.Errorf("%s: queue: %w", o.Name(), registry.ErrNil)
+	}
 	b, err := q.Bind(o.desc.Op)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"unsafe"
 
+	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -21,6 +22,9 @@ func (o *operand) at(args unsafe.Pointer) *tensor.Tensor {
 
 // validate checks the record at args for a call on dev: every operand by its tags, then what the op's own check adds.
 func (c *core) validate(args unsafe.Pointer, dev tensor.Device) error {
+	if args == nil {
+		return fmt.Errorf("%s: record: %w", c.desc.Name, registry.ErrNil)
+	}
 	s := c.spec()
 	var b bindings
 	for _, o := range s.operands {

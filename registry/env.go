@@ -67,9 +67,9 @@ var variables = []variable{
 		}
 		return fmt.Errorf("%q is not off, warn or allow", clip(v))
 	}},
-	{"OPMUX_OVERRIDE", "", "op=kernel;...: the kernel that heads the op's chain", func(o *Options, v string) error { return pairs(&o.Override, v) }},
-	{"OPMUX_FORCE", "", "op=kernel;...: the only kernel of the op; beats every other choice", func(o *Options, v string) error { return pairs(&o.Force, v) }},
-	{"OPMUX_CONFIG", "", "file with further settings", text(func(o *Options) *string { return &o.Config })},
+	{"OPMUX_OVERRIDE", "", "op=kernel;...: the kernel or provider that heads the op's chain", func(o *Options, v string) error { return pairs(&o.Override, v) }},
+	{"OPMUX_FORCE", "", "op=kernel;...: the only kernel or provider of the op; beats every other choice", func(o *Options, v string) error { return pairs(&o.Force, v) }},
+	{"OPMUX_CONFIG", "", "file with further settings; read, but nothing in this version uses it", text(func(o *Options) *string { return &o.Config })},
 	{"OPMUX_EXPLAIN", "", "ops whose chain is printed at the first launch; comma list or all", func(o *Options, v string) error {
 		o.Explain = list(v, ",")
 		return nil
@@ -82,14 +82,14 @@ var variables = []variable{
 		o.Threads = n
 		return nil
 	}},
-	{"OPMUX_PLUGIN_PATH", "", "folders of plugin libraries", func(o *Options, v string) error {
+	{"OPMUX_PLUGIN_PATH", "", "folders of plugin libraries; read, but nothing in this version uses it", func(o *Options, v string) error {
 		o.PluginPath = list(v, string(os.PathListSeparator))
 		return nil
 	}},
-	{"OPMUX_DISABLE_PLUGINS", "", "load no plugins", flag(func(o *Options) *bool { return &o.DisablePlugins })},
-	{"OPMUX_CUBLASLT", "", "path of the cuBLASLt library", text(func(o *Options) *string { return &o.CUBLASLt })},
-	{"OPMUX_CUDA_SYNC", "", "synchronise after each CUDA launch", flag(func(o *Options) *bool { return &o.CUDASync })},
-	{"OPMUX_MLX", "", "path of the MLX library", text(func(o *Options) *string { return &o.MLX })},
+	{"OPMUX_DISABLE_PLUGINS", "", "load no plugins; read, but nothing in this version uses it", flag(func(o *Options) *bool { return &o.DisablePlugins })},
+	{"OPMUX_CUBLASLT", "", "path of the cuBLASLt library; read, but nothing in this version uses it", text(func(o *Options) *string { return &o.CUBLASLt })},
+	{"OPMUX_CUDA_SYNC", "", "synchronise after each CUDA launch; read, but nothing in this version uses it", flag(func(o *Options) *bool { return &o.CUDASync })},
+	{"OPMUX_MLX", "", "path of the MLX library; read, but nothing in this version uses it", text(func(o *Options) *string { return &o.MLX })},
 }
 
 // testVariables are known to tests only; they set no option.

@@ -71,6 +71,9 @@ func (c *evalCmd) Run(a *app) (err error) {
 	if c.Top < 0 {
 		return usagef("--top %d", c.Top)
 	}
+	if n := s.model.Plan.Context; len(c.Tokens) > n {
+		return fmt.Errorf("%d tokens for a context of %d: %w", len(c.Tokens), n, llm.ErrContextFull)
+	}
 	out := evaluated{Tokens: c.Tokens}
 	err = s.logprobs(a, c.Tokens, func(i int, lp []float32) error {
 		step := evalStep{Index: i, Token: c.Tokens[i], Top: s.best(lp, c.Top)}
@@ -153,9 +156,12 @@ func (s *session) logprobs(a *app, tokens []int32, visit func(i int, lp []float3
 
 // measure computes the bits per byte of a text.
 func (c *evalCmd) measure(a *app, s *session) error {
-	text, err := os.ReadFile(c.File)
+	text, err := readText(c.File)
 	if err != nil {
 		return err
+	}
+	if c.Window > s.model.Plan.Context {
+		return usagef("--window %d is longer than the context of %d", c.Window, s.model.Plan.Context)
 	}
 	t := s.model.Tokenizer
 	first := t.BOS()
@@ -181,4 +187,21 @@ func (c *evalCmd) measure(a *app, s *session) error {
 	}
 	fmt.Fprintf(a.stdout, "%.4f bits per byte: %d bytes, %d tokens, windows of %d\n", m.BitsPerByte, m.Bytes, m.Tokens, c.Window)
 	return nil
+}
+
+// maxText bounds a text file.
+const maxText = 64 << 20
+
+// readText reads a regular file of at most maxText bytes.
+func readText(name string) ([]byte, error) {
+	info, err := os.Stat(name) // before opening: a pipe would block
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, usagef("%s is not a regular file", name)
+	case info.Size() > maxText:
+		return nil, usagef("%s has %d bytes; the most is %d", name, info.Size(), maxText)
+	}
+	return os.ReadFile(name)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
@@ -32,11 +33,17 @@ func (c *explainCmd) Run(a *app) error {
 			return fmt.Errorf("%q: %w", c.Op, registry.ErrUnknownOp)
 		}
 		e := r.Explain(op, dev)
+		if !known(r, dev) {
+			return fmt.Errorf("%v: %w", dev, registry.ErrUnknownDevice)
+		}
 		if c.JSON {
 			return a.printJSON(e)
 		}
 		_, err := fmt.Fprintln(a.stdout, e)
 		return err
+	}
+	if !known(r, dev) {
+		return fmt.Errorf("%v: %w", dev, registry.ErrUnknownDevice)
 	}
 	var all []registry.Explanation
 	for _, e := range r.Snapshot().Ops {
@@ -89,3 +96,6 @@ func (c *envCmd) Run(a *app) error {
 	}
 	return nil
 }
+
+// known reports whether dev was opened in this process.
+func known(r *registry.Registry, dev tensor.Device) bool { return slices.Contains(r.Devices(), dev) }

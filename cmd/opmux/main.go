@@ -57,6 +57,7 @@ type app struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -84,6 +85,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	code, next := diagnose(err)
+	if code == exitInterrupted {
+		fmt.Fprintln(stderr, "opmux: interrupted")
+		return code
+	}
 	fmt.Fprintf(stderr, "opmux: %v\n", err)
 	if next != "" {
 		fmt.Fprintf(stderr, "next: %s\n", next)
@@ -110,6 +115,7 @@ var diagnoses = []struct {
 	{ops.ErrNoKernel, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
 	{registry.ErrDeclined, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
 	{registry.ErrUnknownOp, exitInput, "'opmux ops' lists the ops"},
+	{registry.ErrUnknownDevice, exitInput, "'opmux devices' lists the devices"},
 	{gguf.ErrMagic, exitInput, "give a GGUF model file"},
 	{gguf.ErrTruncated, exitInput, "copy or download the file again"},
 	{gguf.ErrMalformed, exitInput, "the file is damaged or was written by a faulty converter"},
@@ -142,6 +148,10 @@ func diagnose(err error) (code int, next string) {
 		if errors.Is(err, d.is) {
 			return d.code, d.next
 		}
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return exitInput, "check the path"
 	}
 	return exitFailure, ""
 }

@@ -40,17 +40,21 @@ type session struct {
 
 // openCPU opens the CPU for the default registry and prints what the environment got wrong.
 func (a *app) openCPU(threads int) (*cpu.Device, error) {
-	env, warnings := registry.OptionsFromEnv(os.LookupEnv)
-	for _, w := range warnings {
-		a.warn("%v", w)
-	}
+	env, _ := registry.OptionsFromEnv(os.LookupEnv)
 	if threads == 0 {
 		threads = env.Threads
 	}
 	if threads < 0 {
 		return nil, usagef("%d threads", threads)
 	}
-	return cpu.Open(cpu.Options{Threads: threads})
+	d, err := cpu.Open(cpu.Options{Threads: threads})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range registry.Default().Snapshot().Warnings { // variables and names that the environment got wrong
+		a.warn("%v", w)
+	}
+	return d, nil
 }
 
 // open loads the model, with a progress bar on a terminal when the file is large.
@@ -71,6 +75,9 @@ func (f *modelFlags) open(a *app, quiet bool, o llm.Options) (_ *session, err er
 	}
 	if s.dev, err = a.openCPU(f.Threads); err != nil {
 		return nil, err
+	}
+	if f.Memory < 0 || f.Memory > 1<<40 {
+		return nil, usagef("--memory %d is not between 0 and 2^40 MiB", f.Memory)
 	}
 	o.ContextLength, o.MemoryLimit = f.Context, f.Memory<<20
 	if o.KVType, err = tensor.ParseDType(f.KV); err != nil {

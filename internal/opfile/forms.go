@@ -21,6 +21,13 @@ const maxFile = 64 << 20
 
 // Open reads and parses a file of at most 64 MiB (ErrTooLarge).
 func Open(name string) (*File, error) {
+	info, err := os.Stat(name) // before opening: a pipe would block
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errorf(ErrFormat, name, "not a regular file")
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
