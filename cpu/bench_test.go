@@ -62,9 +62,15 @@ func (r *reader) Do(i, _ int) {
 	r.sink.Store(r.set.ReadBytes(r.mem[i*readPiece:][:readPiece]))
 }
 
-// peakLoops makes a chunk of a peak some 100 µs long. A peak runs for about as many operations as what it is compared
-// with, so that the same share of its turns is disturbed.
+// peakLoops makes a chunk of a peak some 100 µs long.
 const peakLoops = 25000
+
+// peakChunks returns how many chunks of a peak make about as many operations as the work that it is compared with, so that
+// the same share of its turns is disturbed, and the operations of one.
+func peakChunks(work float64, peak func(n int) int) (n int, each float64) {
+	each = float64(peak(peakLoops))
+	return int(work / each), each
+}
 
 // multiplier does nothing but the tier's multiplications of bytes, with all threads.
 type multiplier struct {
@@ -134,8 +140,9 @@ func BenchmarkMatmulBTQuant(b *testing.B) {
 				if set.PeakInt8(1) == 0 {
 					b.Skip("the tier has no multiplication of bytes")
 				}
-				chunks := 2 * m * n * k / set.PeakInt8(peakLoops)
-				rate := turns(b, [2]float64{2 * m * n * k, float64(chunks * set.PeakInt8(peakLoops))}, [2]func(){
+				const work = 2.0 * m * n * k
+				chunks, chunk := peakChunks(work, set.PeakInt8)
+				rate := turns(b, [2]float64{work, float64(chunks) * chunk}, [2]func(){
 					func() { require.NoError(b, ops.MatmulBTQuant.Launch(q, &a)) },
 					func() { d.pool.Run(chunks, &peak) },
 				})
@@ -183,8 +190,9 @@ func BenchmarkMatmulBT(b *testing.B) {
 				if set.PeakF32(1) == 0 {
 					b.Skip("the tier has no fused multiply-adds to count")
 				}
-				chunks := 2 * m * n * k / set.PeakF32(peakLoops)
-				rate := turns(b, [2]float64{2 * m * n * k, float64(chunks * set.PeakF32(peakLoops))}, [2]func(){
+				const work = 2.0 * m * n * k
+				chunks, chunk := peakChunks(work, set.PeakF32)
+				rate := turns(b, [2]float64{work, float64(chunks) * chunk}, [2]func(){
 					func() { require.NoError(b, ops.MatmulBT.Launch(q, &a)) },
 					func() { d.pool.Run(chunks, &peak) },
 				})
@@ -232,9 +240,9 @@ func BenchmarkPagedAttention(b *testing.B) {
 			if set.PeakF32(1) == 0 {
 				b.Skip("the tier has no fused multiply-adds to count")
 			}
-			const flops = 4 * hq * dim * tokens * (tokens + 1) / 2
-			chunks := flops / set.PeakF32(peakLoops)
-			rate := turns(b, [2]float64{flops, float64(chunks * set.PeakF32(peakLoops))}, [2]func(){
+			const work = 4.0 * hq * dim * tokens * (tokens + 1) / 2
+			chunks, chunk := peakChunks(work, set.PeakF32)
+			rate := turns(b, [2]float64{work, float64(chunks) * chunk}, [2]func(){
 				func() { require.NoError(b, ops.PagedAttention.Launch(q, a)) },
 				func() { d.pool.Run(chunks, &peak) },
 			})

@@ -203,10 +203,15 @@ func TestBatchInvariant(t *testing.T) {
 			})
 		}
 	}
+	const k = 1088
+	m := int64(139)
+	if testing.Short() {
+		m = 47
+	}
 	for _, w := range []tensor.DType{tensor.Q4_0, tensor.Q8_0} {
 		for _, packed := range []bool{false, true} {
 			sameAlone(t, r, q, ops.MatmulBTQuant, func(f *fixture) *ops.MatmulBTQuantArgs {
-				a := &ops.MatmulBTQuantArgs{Out: f.raw(tensor.F32, 139, 90), A: f.in(tensor.F32, 139, 1088), B: f.in(w, 90, 1088)}
+				a := &ops.MatmulBTQuantArgs{Out: f.raw(tensor.F32, m, 90), A: f.in(tensor.F32, m, k), B: f.in(w, 90, k)}
 				if packed {
 					a.B = f.lane16(a.B)
 				}
@@ -256,7 +261,11 @@ func TestBatchInvariant(t *testing.T) {
 func TestAttentionBatchInvariant(t *testing.T) {
 	r, _ := open(t, 1)
 	queues := []*registry.Queue{newQueue(t, r, openThreads(t, r, 1)), newQueue(t, r, openThreads(t, r, 8))} // 8: splits side by side
-	whole := pagedCall{queries: []int{1, 600, 1}, lens: []int{9, 1150, 700}, hq: 6, hk: 2, d: 40, bs: 16}
+	past, long := 550, 600                                                                                  // keys before the request's tokens, and those tokens
+	if testing.Short() {
+		long = 60 // the race detector takes minutes over all
+	}
+	whole := pagedCall{queries: []int{1, long, 1}, lens: []int{9, past + long, 700}, hq: 6, hk: 2, d: 40, bs: 16}
 	for _, step := range r.Explain(ops.OpPagedAttention, tensor.Device{}).Chain {
 		for _, windowed := range []bool{false, true} {
 			build := func() *ops.PagedAttentionArgs {
@@ -273,7 +282,7 @@ func TestAttentionBatchInvariant(t *testing.T) {
 			require.NoError(t, ops.PagedAttention.Launch(force(queues[1]), all))
 			want := tensor.Slice[float32](&all.Out)
 			rows := int(whole.hq * whole.d)
-			for _, part := range [][2]int{{0, 1}, {1, 2}, {599, 600}, {3, 20}, {17, 600}} {
+			for _, part := range [][2]int{{0, 1}, {1, 2}, {long - 1, long}, {3, 20}, {17, long}} {
 				for _, q := range queues {
 					a := build()
 					n := part[1] - part[0]
@@ -282,7 +291,7 @@ func TestAttentionBatchInvariant(t *testing.T) {
 					}
 					a.BlockTable = tensor.Must(a.BlockTable.Slice(0, 1, 2))
 					f := newFixture(t)
-					a.SeqLens, a.QueryStartLoc = f.ints(tensor.I32, int64(1150-600+part[1])), f.ints(tensor.I32, 0, int64(n))
+					a.SeqLens, a.QueryStartLoc = f.ints(tensor.I32, int64(past+part[1])), f.ints(tensor.I32, 0, int64(n))
 					require.NoError(t, ops.PagedAttention.Launch(force(q), a))
 					require.Equal(t, want[(1+part[0])*rows:(1+part[1])*rows], tensor.Slice[float32](&a.Out), "%s, tokens %v", step.Kernel, part)
 				}
