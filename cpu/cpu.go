@@ -1,9 +1,14 @@
 // Package cpu is the CPU backend: it opens the processor as a device and registers the kernels that run on it.
 //
-// Kernels come in tiers, each a provider: avx512vnni and avx2 are Go assembly, portable is the same code over plain Go
-// loops, and reference is the oracle that follows the catalogue's formulas to the bit. The fast tiers share one driver for
-// each op, written over the kernel set of package simd. All work is complete when a launch returns; a launch allocates
-// nothing once its queue's scratch memory has grown to what it needs.
+// Kernels come in tiers, each a provider: avx512vnni and avx2 are Go assembly (amx and avxvnni too, for the quantised
+// products only), portable is the same code over plain Go loops, and reference is the oracle that follows the catalogue's
+// formulas to the bit. The fast tiers share one driver for each op, written over the kernel sets of package simd. All work
+// is complete when a launch returns; a launch allocates nothing once its queue's scratch memory has grown to what it
+// needs.
+//
+// A fast tier packs the activations of a quantised product as simd says; the reference packs them as ggml's portable code
+// does for the weight's type (q8_0, q8_1 or q8_K) and multiplies in its order. Weights without such a loop are decoded to
+// f32 there and multiplied with f32 activations.
 //
 // Importing the package registers the kernels in registry.Default; Register does it for another registry.
 package cpu

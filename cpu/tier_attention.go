@@ -359,9 +359,9 @@ func (a *attend) keys(r, t int) (lo, hi int) {
 	return lo, hi + 1
 }
 
-// rows returns rows of one head that lie at one distance: those from key k on, at most n. Of a paged cache they name the
-// next page to be read ahead.
-func (a *attend) rows(x *tensor.Tensor, h *heads, r, k, n, g int) simd.Rows {
+// rows returns the rows of key head 0 from key k on, at most n, that lie at one distance. Of a paged cache they name the next
+// page to be read ahead.
+func (a *attend) rows(x *tensor.Tensor, h *heads, r, k, n int) simd.Rows {
 	at, ahead := k*h.row, 0
 	if a.paged != nil {
 		b, in := k/h.perPage, k%h.perPage
@@ -371,7 +371,7 @@ func (a *attend) rows(x *tensor.Tensor, h *heads, r, k, n, g int) simd.Rows {
 			n, ahead = left, (block(a.paged, r, b+1)-p)*h.page
 		}
 	}
-	return simd.Rows{Data: unsafe.Add(x.Host, (at+g*h.d)*x.DType.Size()), Stride: h.row, N: n, D: h.d, Ahead: ahead}
+	return simd.Rows{Data: unsafe.Add(x.Host, at*x.DType.Size()), Stride: h.row, N: n, D: h.d, Ahead: ahead}
 }
 
 // split computes split s of a tile into w.p. It returns false, and a partial without keys, if no unit sees any of it.
@@ -408,11 +408,11 @@ func (a *attend) split(w *workspace, t tile, s int) bool {
 func (a *attend) product(w *workspace, t tile, k0 int, mix bool) {
 	if t.wide { // all heads of a page before the next page
 		for k, hi := int(w.lo[0]), int(w.hi[0]); k < hi; {
-			n := 0
+			p := a.piece(t, k, hi, mix)
 			for u := range t.units {
-				n = a.piece(w, t, t.g+u, k0, k, hi, u*a.group, 1, a.group, mix)
+				p.run(a, w, t.g+u, k-k0, u*a.group, 1, a.group)
 			}
-			k += n
+			k += p.N
 		}
 		return
 	}
@@ -427,7 +427,9 @@ func (a *attend) product(w *workspace, t tile, k0 int, mix bool) {
 	}
 	pieces := func(lo, hi, first, step, n int) {
 		for k := lo; k < hi; {
-			k += a.piece(w, t, t.g, k0, k, hi, first, step, n, mix)
+			p := a.piece(t, k, hi, mix)
+			p.run(a, w, t.g, k-k0, first, step, n)
+			k += p.N
 		}
 	}
 	for u := range t.units {
@@ -444,18 +446,30 @@ func (a *attend) product(w *workspace, t tile, k0 int, mix bool) {
 	}
 }
 
-// piece works on keys from k on, below hi, of head g, for n rows of the tile: first, first+step .. It returns how many keys
-// lay at one distance.
-func (a *attend) piece(w *workspace, t tile, g, k0, k, hi, first, step, n int, mix bool) int {
-	s := w.s[first*logitStride+k-k0:]
+// piece is rows of keys, or of values, that lie at one distance.
+type piece struct {
+	simd.Rows
+	head int // bytes from one head to the next
+	mix  bool
+}
+
+// piece returns rows from key k on, below hi.
+func (a *attend) piece(t tile, k, hi int, mix bool) piece {
 	if mix {
-		rows := a.rows(a.value, &a.v, t.r, k, hi-k, g)
-		a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*logitStride, n, rows)
-		return rows.N
+		return piece{a.rows(a.value, &a.v, t.r, k, hi-k), a.v.d * a.value.DType.Size(), true}
 	}
-	rows := a.rows(a.key, &a.k, t.r, k, hi-k, g)
-	a.kv.Scores(s, step*logitStride, w.q[first*a.d:], step*a.d, n, rows)
-	return rows.N
+	return piece{a.rows(a.key, &a.k, t.r, k, hi-k), a.k.d * a.key.DType.Size(), false}
+}
+
+// run multiplies head g of the piece, which begins at place k of the split, with n rows of the tile: first, first+step ..
+func (p *piece) run(a *attend, w *workspace, g, k, first, step, n int) {
+	rows, s := p.Rows, w.s[first*logitStride+k:]
+	rows.Data = unsafe.Add(rows.Data, g*p.head)
+	if p.mix {
+		a.kv.Mix(w.p.o[first*a.dv:], step*a.dv, s, step*logitStride, n, rows)
+	} else {
+		a.kv.Scores(s, step*logitStride, w.q[first*a.d:], step*a.d, n, rows)
+	}
 }
 
 // weights turns the logits of one row into weights, in place, and returns the largest logit and the sum of the weights.
