@@ -34,7 +34,7 @@ type step struct {
 	seen  atomic.Uint32 // reasons whose fallback event went out
 }
 
-type guard uint8
+type guard uint16
 
 const (
 	guardAccept guard = 1 << iota
@@ -45,6 +45,8 @@ const (
 	guardWarn     // policy warn
 	guardStrict   // registry-wide strict mode
 	guardOutputs  // Options.CheckDeclines
+	guardDomain   // the kernel declared formats or traits that a call must have
+	guardTrace    // the registry has a tracer
 )
 
 type drop struct {

@@ -85,12 +85,34 @@ type Descriptor struct {
 	Doc      string       `json:"doc"` // one sentence
 	Record   reflect.Type `json:"-"`   // struct whose first field is Header
 	Operands []Operand    `json:"operands"`
+	// Roles are the operands that a format signature names, in sorted order; Traits is the schema of the op's calls;
+	// Operators are further names of the vocabulary family.mode. LoadSchema gives the three when Roles is nil, as Load
+	// does for Operands.
+	Roles      []string        `json:"roles,omitempty"`
+	Traits     []TraitDef      `json:"traits,omitempty"`
+	Operators  []OperatorAlias `json:"operators,omitempty"`
+	LoadSchema func() *Schema  `json:"-"`
 	// Load gives the operands when Operands is nil, so that an op can be described at start-up before anything about
 	// it was worked out. It must always return the same slice. Copies that the registry hands out have Operands filled.
 	Load func() []Operand `json:"-"`
 	// Validate checks the metadata of a record for a call on device dev; it reads no tensor data and allocates only
 	// for an error. Every launch that comes in through an op's entry point passes it first.
 	Validate func(args unsafe.Pointer, dev tensor.Device) error `json:"-"`
+}
+
+// Schema is what a descriptor says for selection; see Descriptor.
+type Schema struct {
+	Roles     []string
+	Traits    []TraitDef
+	Operators []OperatorAlias
+}
+
+// schema returns the schema, loaded if need be. It may be empty, never nil.
+func (d *Descriptor) schema() *Schema {
+	if d.Roles == nil && d.LoadSchema != nil {
+		return d.LoadSchema()
+	}
+	return &Schema{d.Roles, d.Traits, d.Operators}
 }
 
 // operands returns the operands, loaded if need be.
@@ -105,5 +127,7 @@ func (d *Descriptor) operands() []Operand {
 func (d *Descriptor) filled() Descriptor {
 	f := *d
 	f.Operands = d.operands()
+	s := d.schema()
+	f.Roles, f.Traits, f.Operators = s.Roles, s.Traits, s.Operators
 	return f
 }
