@@ -24,14 +24,15 @@ type chain struct {
 
 // step is one usable provider.
 type step struct {
-	fn    Launcher
-	guard guard // what has to be looked at before the call
-	id    int   // of the kernel's counters
-	mark  int   // of the counters that the kernel's fallback entry marks: a borrowed kernel's are the lender's
-	k     *kernelState
-	g     *Registration
-	test  *selfTest     // nil without one
-	seen  atomic.Uint32 // reasons whose fallback event went out
+	fn     Launcher
+	guard  guard // what has to be looked at before the call
+	id     int   // of the kernel's counters
+	mark   int   // of the counters that the kernel's fallback entry marks: a borrowed kernel's are the lender's
+	k      *kernelState
+	g      *Registration
+	test   *selfTest     // nil without one
+	tracer Tracer        // with guardTrace
+	seen   atomic.Uint32 // reasons whose fallback event went out
 }
 
 type guard uint16
@@ -43,7 +44,6 @@ const (
 	guardCapture  // not capture-safe, on a device that can capture
 	guardBorrowed // a CPU kernel on another device
 	guardWarn     // policy warn
-	guardStrict   // registry-wide strict mode
 	guardOutputs  // Options.CheckDeclines
 	guardDomain   // the kernel declared formats or traits that a call must have
 	guardTrace    // the registry has a tracer
@@ -146,9 +146,6 @@ func (s *state) compile(ref slotRef) *chain {
 			if s.referencePolicy(ref.dev) == ReferenceWarn {
 				st.guard |= guardWarn
 			}
-			if s.opts.Strict {
-				st.guard |= guardStrict
-			}
 		}
 		st.fn, st.id, st.mark = st.g.p.Fn, st.k.id, st.k.id
 		if st.k.borrowed {
@@ -167,6 +164,10 @@ func (s *state) compile(ref slotRef) *chain {
 		}
 		if s.opts.CheckDeclines {
 			st.guard |= guardOutputs
+		}
+		if s.tracer != nil {
+			st.guard |= guardTrace
+			st.tracer = s.tracer
 		}
 	}
 	c.steps, c.entry = steps, c.slot.entry
@@ -268,5 +269,5 @@ func (s *step) home(dev tensor.Device) tensor.Device {
 }
 
 func (s *step) copy(o *step) {
-	s.fn, s.guard, s.id, s.mark, s.k, s.g, s.test = o.fn, o.guard, o.id, o.mark, o.k, o.g, o.test
+	s.fn, s.guard, s.id, s.mark, s.k, s.g, s.test, s.tracer = o.fn, o.guard, o.id, o.mark, o.k, o.g, o.test, o.tracer
 }

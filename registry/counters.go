@@ -108,7 +108,7 @@ func (b *cell) take(from *cell) {
 type Counts struct {
 	Executed uint64            `json:"executed"`
 	Failed   uint64            `json:"failed"`
-	Declined map[string]uint64 `json:"declined,omitempty"` // by reason; "forwarded" is attribution only
+	Declined map[string]uint64 `json:"declined,omitempty"` // by reason; "forwarded" is attribution, "domain" a call that the kernel was not asked for
 }
 
 type kernelTotals struct {
@@ -124,10 +124,10 @@ func (t *kernelTotals) add(c *cell) {
 	}
 }
 
-// declines counts what OpProviderStats.Declines sums: everything but attribution.
+// declines counts what OpProviderStats.Declines sums: everything but attribution and calls outside a kernel's domain.
 func (t *kernelTotals) declines() (n uint64) {
 	for r, v := range t.declined {
-		if Reason(r) != ReasonForwarded {
+		if Reason(r) != ReasonForwarded && Reason(r) != ReasonDomain {
 			n += v
 		}
 	}

@@ -78,8 +78,17 @@ func (c *chain) walk(q *Queue, i int, h *Header, tr *trace) Status {
 		if s.seen.Load()>>(r&31)&1 == 0 {
 			c.fellBack(i, r)
 		}
+		if r != ReasonDomain && i+1 < len(c.steps) && q.strict(h) {
+			tr.at = i
+			return h.Fail(c.forbidden(i, r))
+		}
 	}
 	return st
+}
+
+// forbidden is strict mode's error for a call that step i left to the next one.
+func (c *chain) forbidden(i int, r Reason) error {
+	return &StrictError{OpName: c.slot.desc.Name, Device: c.slot.dev, From: c.steps[i].g.p.Kernel, Kernel: c.steps[i+1].g.p.Kernel, Reason: r}
 }
 
 // call runs the kernel; k counts it, and a change of mark's forwarded says that the kernel handed the call on by itself.
@@ -156,7 +165,11 @@ func (s *step) guarded(q *Queue, k *cell, h *Header) Status {
 	if s.guard&guardOutputs != 0 {
 		before = copyOutputs(s.k.slot.desc.operands(), h)
 	}
-	st := s.call(q, k, mark, h)
+	call := s.call
+	if s.guard&guardTrace != 0 {
+		call = s.traced
+	}
+	st := call(q, k, mark, h)
 	switch st.Code() {
 	case OK:
 		if s.guard&guardBorrowed != 0 {

@@ -57,7 +57,7 @@ var variables = []variable{
 		return nil
 	}},
 	{"OPMUX_STATS", "VT_OP_PROVIDER_STATS", "count selections and log events to standard error", flag(func(o *Options) *bool { return &o.Stats })},
-	{"OPMUX_STRICT", "", "fail instead of running on a borrowed CPU kernel", flag(func(o *Options) *bool { return &o.Strict })},
+	{"OPMUX_STRICT", "", "fail at the first fallback: a decline, or a borrowed CPU kernel", flag(func(o *Options) *bool { return &o.Strict })},
 	{"OPMUX_REFERENCE", "", "borrowed CPU kernels: off, warn, allow", func(o *Options, v string) error {
 		for _, p := range []ReferencePolicy{ReferenceOff, ReferenceWarn, ReferenceAllow} {
 			if strings.EqualFold(v, p.String()) {

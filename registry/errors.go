@@ -138,15 +138,21 @@ func (e *LaunchError) Unwrap() []error {
 	return []error{ErrFailed}
 }
 
-// StrictError is a launch that strict mode stopped before a borrowed reference kernel ran. It is ErrStrict.
+// StrictError is a launch that strict mode stopped before it fell back: to the next kernel, because From declined (or
+// failed with nothing enqueued), or to a borrowed CPU kernel. It is ErrStrict.
 type StrictError struct {
 	OpName string
 	Device tensor.Device
-	Kernel string // that would have run
+	From   string // the kernel that left the call; empty where a borrowed kernel heads the chain
+	Kernel string // that would have run next
+	Reason Reason // why From left it
 }
 
-// Error names the op, the device and the reference kernel.
+// Error names the op, the device, both kernels and the reason.
 func (e *StrictError) Error() string {
+	if e.From != "" {
+		return fmt.Sprintf("registry: %s on %v: %s declined (%v) and the call would fall back to %s: %v", e.OpName, e.Device, e.From, e.Reason, e.Kernel, ErrStrict)
+	}
 	return fmt.Sprintf("registry: %s on %v would run on the borrowed CPU kernel %s: %v", e.OpName, e.Device, e.Kernel, ErrStrict)
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/opmux/opmux/tensor"
 )
@@ -44,6 +46,7 @@ type Event struct {
 	Reason   Reason
 	Detail   string
 	Gen      uint64 // of the snapshot
+	Time     time.Time
 }
 
 // Observer hears of events. A selection is told once for each change, a fallback once for each (op, device, from, to,
@@ -109,12 +112,41 @@ func (r *Registry) observe(o *Options) {
 	r.observer.CompareAndSwap(nil, &obs)
 }
 
-// emit delivers an event.
+// emit keeps an event and delivers it.
 func (r *Registry) emit(e Event) {
+	e.Gen, e.Time = r.cur.Load().gen, time.Now()
+	r.recent.add(e)
 	if obs := r.observer.Load(); obs != nil && *obs != nil {
-		e.Gen = r.cur.Load().gen
 		(*obs).Observe(e)
 	}
+}
+
+// Events returns the latest events, at most 256, oldest first. They are kept whether or not anybody observes.
+func (r *Registry) Events() []Event { return r.recent.list() }
+
+// ring holds the latest events.
+type ring struct {
+	mu   sync.Mutex
+	n    uint64 // ever added
+	last [256]Event
+}
+
+func (g *ring) add(e Event) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last[g.n%uint64(len(g.last))] = e
+	g.n++
+}
+
+func (g *ring) list() []Event {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	size := uint64(len(g.last))
+	out := make([]Event, 0, min(g.n, size))
+	for i := g.n - min(g.n, size); i < g.n; i++ {
+		out = append(out, g.last[i%size])
+	}
+	return out
 }
 
 // fallback is what the event of a fallback is told once for.
@@ -184,6 +216,9 @@ func (r *Registry) explainOnce(c *chain) {
 func (c *chain) fellBack(i int, reason Reason) {
 	s, sl := &c.steps[i], c.slot
 	s.seen.Or(1 << (reason & 31))
+	if reason == ReasonDomain {
+		return
+	}
 	f := fallback{from: s.g.p.Kernel, reason: reason}
 	if i+1 < len(c.steps) {
 		f.to = c.steps[i+1].g.p.Kernel

@@ -13,7 +13,7 @@ type Options struct {
 	Override          map[string]string // op name or alias: kernel or provider that heads the chain
 	Force             map[string]string // op name or alias: the only kernel; beats every other choice
 	Reference         ReferencePolicy
-	Strict            bool     // a launch fails instead of running on a borrowed CPU kernel
+	Strict            bool     // the first fallback fails the launch: to the next kernel after a decline, or to a borrowed CPU kernel
 	Stats             bool     // count Selections; events go to standard error if there is no Observer and no Logger
 	Explain           []string // ops whose chain is printed at its first launch; "all"
 	FallbackOnFailure []string // ops that go on to the next kernel after a failure that enqueued nothing

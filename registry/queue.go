@@ -63,6 +63,11 @@ func (q *Queue) Reserve(size, align int64) (device.Workspace, error) {
 
 func (q *Queue) capturing() bool { return q.dq != nil && q.dq.Capturing() }
 
+// strict reports whether a fallback of this call is an error.
+func (q *Queue) strict(h *Header) bool {
+	return h.Flags&FlagStrict != 0 || q.scope != nil && q.scope.strict || q.reg.cur.Load().opts.Strict
+}
+
 func (q *Queue) sync() error {
 	if q.dq == nil {
 		return nil

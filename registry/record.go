@@ -18,7 +18,7 @@ type CallFlags uint16
 
 // Flags of a record's header.
 const (
-	FlagStrict        CallFlags = 1 << iota // fail instead of running on a borrowed reference kernel
+	FlagStrict        CallFlags = 1 << iota // fail instead of falling back to the next kernel or to a borrowed one
 	FlagDeterministic                       // same bits on every run
 )
 

@@ -44,7 +44,7 @@ func (s *state) referenceRefused(dev tensor.Device) string {
 // borrow prepares the launch of a CPU kernel on another device's queue: never in strict mode or while capturing, only
 // where the CPU sees every operand, and after the queued work is complete. It returns 0 to go on.
 func (s *step) borrow(q *Queue, k *cell, h *Header) Status {
-	if s.guard&guardStrict != 0 || h.Flags&FlagStrict != 0 || q.scope != nil && q.scope.strict {
+	if q.strict(h) {
 		sl := s.k.slot
 		return h.Fail(&StrictError{OpName: sl.desc.Name, Device: sl.dev, Kernel: s.g.p.Kernel})
 	}

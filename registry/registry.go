@@ -36,6 +36,7 @@ type Registry struct {
 
 	callStats atomic.Bool
 	observer  atomic.Pointer[Observer]
+	recent    ring
 
 	cells counterSet
 
@@ -60,6 +61,7 @@ type state struct {
 	dirtyAll  bool
 	events    []Event
 	warnings  []Warning
+	tracer    Tracer
 }
 
 type slotKey struct {

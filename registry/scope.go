@@ -41,7 +41,8 @@ func scopeOf(ctx context.Context) scopeValue {
 	return v
 }
 
-// WithStrict returns a context in which a launch fails with ErrStrict instead of running on a borrowed CPU kernel.
+// WithStrict returns a context in which a launch fails with ErrStrict instead of falling back: to the next kernel after a
+// decline, or to a borrowed CPU kernel. A call outside a kernel's declared domain is no fallback.
 // It takes effect through Queue.With; false cannot lift the registry's own strict mode.
 func WithStrict(ctx context.Context, strict bool) context.Context {
 	v := scopeOf(ctx).clone()

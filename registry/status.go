@@ -33,11 +33,12 @@ const (
 	ReasonAttribute
 	ReasonForwarded // the launcher forwarded the call by itself (GetOpFallback); attribution only
 	ReasonOther
-	NumReasons int = iota
+	ReasonDomain     // the call lies outside the formats or traits that the kernel declared: it was not asked, no fallback
+	NumReasons   int = iota
 )
 
 var reasonNames = [NumReasons]string{"none", "dtype", "layout", "stride", "alignment", "shape", "size-threshold", "workspace",
-	"capture", "library", "device-state", "numerics", "attribute", "forwarded", "other"}
+	"capture", "library", "device-state", "numerics", "attribute", "forwarded", "other", "domain"}
 
 // String returns the reason's name as Explain prints it.
 func (r Reason) String() string {
