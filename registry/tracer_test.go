@@ -40,7 +40,7 @@ func TestTracer(t *testing.T) {
 }
 
 // The last 256 events are kept without an observer, oldest first.
-func TestEvents(t *testing.T) {
+func TestRecentEvents(t *testing.T) {
 	r, op := probe(t, Options{})
 	add(t, r, op, tensor.CPU, OpProvider{Name: "a", Priority: 3, Fn: declines(ReasonShape)})
 	native(t, r, op, tensor.CPU)

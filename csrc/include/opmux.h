@@ -48,6 +48,7 @@ enum {
 	OPMUX_REASON_ATTRIBUTE = 12,
 	OPMUX_REASON_FORWARDED = 13,
 	OPMUX_REASON_OTHER = 14,
+	OPMUX_REASON_DOMAIN = 15,
 };
 
 /* Flags of a call (opmux_call.flags). */
