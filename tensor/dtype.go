@@ -103,6 +103,17 @@ func ParseDType(s string) (DType, error) {
 	return None, fmt.Errorf("tensor: unknown dtype %q: %w", s, ErrDType)
 }
 
+// MarshalText is String, for JSON.
+func (t DType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is ParseDType; "none" gives None.
+func (t *DType) UnmarshalText(b []byte) (err error) {
+	if *t = None; string(b) != "none" {
+		*t, err = ParseDType(string(b))
+	}
+	return err
+}
+
 // equalFold compares without regard to the case of ASCII letters.
 func equalFold(a, b string) bool {
 	if len(a) != len(b) {

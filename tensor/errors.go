@@ -11,4 +11,5 @@ var (
 	ErrLayout   = errors.New("wrong layout")
 	ErrRange    = errors.New("index out of range")
 	ErrOverflow = errors.New("size overflows")
+	ErrFormat   = errors.New("wrong format") // of a Format or FormatSignature; the details are a *FormatError
 )

@@ -1,6 +1,9 @@
 package tensor
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Layout says how the bytes of a tensor are ordered. It is part of the tensor's type: a view keeps it or is refused,
 // so that reordered bytes can never be read as plain ones.
@@ -26,4 +29,23 @@ func (l Layout) String() string {
 		return "lane16"
 	}
 	return "layout(" + strconv.Itoa(int(l)) + ")"
+}
+
+// ParseLayout is the inverse of String.
+func ParseLayout(s string) (Layout, error) {
+	for l := range numLayouts {
+		if Layout(l).String() == s {
+			return Layout(l), nil
+		}
+	}
+	return 0, fmt.Errorf("tensor: layout %q is not strided or lane16: %w", s, ErrParse)
+}
+
+// MarshalText is String, for JSON.
+func (l Layout) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText is ParseLayout.
+func (l *Layout) UnmarshalText(b []byte) (err error) {
+	*l, err = ParseLayout(string(b))
+	return err
 }

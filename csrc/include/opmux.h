@@ -70,6 +70,7 @@ enum {
 	OPMUX_KIND_METAL = 2,
 	OPMUX_KIND_VULKAN = 3,
 	OPMUX_KIND_XPU = 4,
+	OPMUX_KIND_ROCM = 5,
 };
 
 /* Storage types. */
