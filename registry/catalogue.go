@@ -76,12 +76,11 @@ func Descriptors() []Descriptor {
 	return out
 }
 
-// Lookup finds an op of the process-wide table by name or alias.
+// Lookup finds an op of the process-wide table by name, alias, family.mode or an operator that it alone belongs to.
 func Lookup(name string) (Op, bool) {
 	catalogue.RLock()
 	defer catalogue.RUnlock()
-	op, ok := catalogue.names[name]
-	return op, ok
+	return catalogue.one(name)
 }
 
 // String returns the name given to Describe, or "op(n)".

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"slices"
 	"sync/atomic"
 
 	"github.com/opmux/opmux/tensor"
@@ -10,7 +9,10 @@ import (
 // chain is the compiled list of usable providers of one op on one device.
 type chain struct {
 	slot      *slot
-	steps     []step           // usable, best first, borrowed reference kernels last
+	steps     []step // usable, best first, borrowed reference kernels last
+	bench     []step // unsupported or quarantined: only a force: override reaches them
+	base      *chain // what choice was applied to, nil without one
+	choice    choice
 	err       *NoProviderError // when steps is empty
 	dropped   []drop
 	all       []*Registration // every registered provider in chain order
@@ -123,56 +125,75 @@ func (s *state) compile(ref slotRef) *chain {
 	var lent []*Registration
 	if ref.dev.Kind != tensor.CPU {
 		if c.refWhy = s.referenceRefused(ref.dev); c.refWhy == "" {
-			lent, _ = s.ranked(ref.op, tensor.Device{})
-			lent = slices.DeleteFunc(lent, func(g *Registration) bool { return s.disabledBy(g, ref.dev, true) != "" })
+			cpu := s.compile(slotRef{ref.op, tensor.Device{}}).steps
+			for i := range cpu {
+				if s.disabledBy(cpu[i].g, ref.dev, true) == "" {
+					lent = append(lent, cpu[i].g)
+				}
+			}
 			if len(lent) == 0 {
 				c.refWhy = "no usable CPU kernel"
 			}
 		}
 	}
-	steps := make([]step, len(usable)+len(lent))
-	for i := range steps {
-		st := &steps[i]
+	c.steps = make([]step, len(usable)+len(lent))
+	for i := range c.steps {
 		if i < len(usable) {
-			st.g = usable[i]
-			st.k = c.slot.kernel(st.g, false)
-			if ref.dev.Kind != tensor.CPU && !st.g.p.Traits.CaptureSafe {
-				st.guard |= guardCapture
-			}
+			s.fill(&c.steps[i], c.slot, usable[i], false)
 		} else {
-			st.g = lent[i-len(usable)]
-			st.k = c.slot.kernel(st.g, true)
-			st.guard |= guardBorrowed
-			if s.referencePolicy(ref.dev) == ReferenceWarn {
-				st.guard |= guardWarn
-			}
-		}
-		st.fn, st.id, st.mark = st.g.p.Fn, st.k.id, st.k.id
-		if st.k.borrowed {
-			st.mark = s.slot(slotRef{ref.op, tensor.Device{}}).kernel(st.g, false).id
-		}
-		if st.g.p.SelfTest != nil {
-			if st.test = st.g.test(st.home(ref.dev)); st.test.state.Load() == untested {
-				st.guard |= guardTest
-			}
-		}
-		if st.g.accept != nil {
-			st.guard |= guardAccept
-		}
-		if st.g.p.Library != nil {
-			st.guard |= guardLibrary
-		}
-		if s.opts.CheckDeclines {
-			st.guard |= guardOutputs
-		}
-		if s.tracer != nil {
-			st.guard |= guardTrace
-			st.tracer = s.tracer
+			s.fill(&c.steps[i], c.slot, lent[i-len(usable)], true)
 		}
 	}
-	c.steps, c.entry = steps, c.slot.entry
+	var out []*Registration
+	for _, d := range dropped {
+		if d.why != DropDisabled && d.g.p.Fn != nil {
+			out = append(out, d.g)
+		}
+	}
+	c.bench = make([]step, len(out))
+	for i, g := range out {
+		s.fill(&c.bench[i], c.slot, g, false)
+		c.bench[i].guard &^= guardTest
+	}
+	c.entry = c.slot.entry
 	c.finish()
+	if ch := s.override(ref.op, ref.dev); !ch.isZero() {
+		return c.overridden(ch)
+	}
 	return c
+}
+
+// fill makes the step of a kernel in a chain of sl; r.mu is held.
+func (s *state) fill(st *step, sl *slot, g *Registration, borrowed bool) {
+	st.g, st.k = g, sl.kernel(g, borrowed)
+	st.fn, st.id, st.mark = g.p.Fn, st.k.id, st.k.id
+	if borrowed {
+		st.guard |= guardBorrowed
+		if s.referencePolicy(sl.dev) == ReferenceWarn {
+			st.guard |= guardWarn
+		}
+		st.mark = s.slot(slotRef{sl.op, tensor.Device{}}).kernel(g, false).id
+	} else if sl.dev.Kind != tensor.CPU && !g.p.Traits.CaptureSafe {
+		st.guard |= guardCapture
+	}
+	if g.p.SelfTest != nil {
+		if st.test = g.test(st.home(sl.dev)); st.test.state.Load() == untested {
+			st.guard |= guardTest
+		}
+	}
+	if g.accept != nil {
+		st.guard |= guardAccept
+	}
+	if g.p.Library != nil {
+		st.guard |= guardLibrary
+	}
+	if s.opts.CheckDeclines {
+		st.guard |= guardOutputs
+	}
+	if s.tracer != nil {
+		st.guard |= guardTrace
+		st.tracer = s.tracer
+	}
 }
 
 // ranked returns the providers of op that are usable on dev, best first, and the others with their reasons.
@@ -190,7 +211,7 @@ func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, droppe
 			usable = append(usable, g)
 		}
 	}
-	return s.overridden(op, usable, dropped)
+	return usable, dropped
 }
 
 // finish builds the error of an empty chain.

@@ -12,7 +12,7 @@ import (
 type entry struct {
 	text   string
 	name   string
-	op     string // name or alias, "" for all
+	op     string // name, alias, family.mode or operator, "" for all
 	hasDev bool
 	dev    tensor.Device
 	exact  bool // dev names one instance, not a kind
@@ -44,16 +44,12 @@ func parseEntry(text string) (entry, error) {
 }
 
 // names reports whether e is about g at all, on some device.
-func (e *entry) names(ops map[string]Op, g *Registration) bool {
+func (e *entry) names(ops *opSet, g *Registration) bool {
 	return g.is(e.name) && e.about(ops, g.op) && (!e.hasDev || e.dev.Kind == g.kind)
 }
 
-func (e *entry) about(ops map[string]Op, op Op) bool {
-	if e.op == "" {
-		return true
-	}
-	got, ok := ops[e.op]
-	return ok && got == op
+func (e *entry) about(ops *opSet, op Op) bool {
+	return e.op == "" || ops.means(e.op, op) > 0
 }
 
 func (e *entry) on(dev tensor.Device) bool {
@@ -62,7 +58,7 @@ func (e *entry) on(dev tensor.Device) bool {
 
 // covers reports whether e disables g on dev. A borrowed kernel goes with the CPU's, by its own names, and with
 // ReferenceProviderName on dev.
-func (e *entry) covers(ops map[string]Op, g *Registration, dev tensor.Device, borrowed bool) bool {
+func (e *entry) covers(ops *opSet, g *Registration, dev tensor.Device, borrowed bool) bool {
 	if !e.about(ops, g.op) {
 		return false
 	}
@@ -76,7 +72,7 @@ func (e *entry) covers(ops map[string]Op, g *Registration, dev tensor.Device, bo
 func (s *state) disabledBy(g *Registration, dev tensor.Device, borrowed bool) string {
 	for _, set := range s.disabled {
 		for i := range set.entries {
-			if set.entries[i].covers(s.ops.names, g, dev, borrowed) {
+			if set.entries[i].covers(s.ops, g, dev, borrowed) {
 				return set.entries[i].text
 			}
 		}
@@ -90,7 +86,7 @@ func (s *state) touchNamed(entries []entry) {
 		e := &entries[i]
 		for k, list := range s.regs {
 			if slices.ContainsFunc(list, func(g *Registration) bool {
-				return e.name == ReferenceProviderName && k.kind == tensor.CPU || e.names(s.ops.names, g)
+				return e.name == ReferenceProviderName && k.kind == tensor.CPU || e.names(s.ops, g)
 			}) {
 				s.touchKind(k.op, k.kind)
 			}
@@ -107,7 +103,7 @@ next:
 		}
 		for _, list := range s.regs {
 			for _, g := range list {
-				if e.names(s.ops.names, g) {
+				if e.names(s.ops, g) {
 					continue next
 				}
 			}

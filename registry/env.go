@@ -40,7 +40,7 @@ func text(at func(*Options) *string) func(*Options, string) error {
 }
 
 var variables = []variable{
-	{"OPMUX_DISABLE", "VT_OP_PROVIDER_DISABLE", "kernels or providers to leave out: name, name@op, name@device; comma list", func(o *Options, v string) error {
+	{"OPMUX_DISABLE", "VT_OP_PROVIDER_DISABLE", "kernels or providers to leave out: name, name@op, name@device; comma list; unknown names are warnings", func(o *Options, v string) error {
 		var bad []string
 		for _, e := range list(v, ",") {
 			if _, err := parseEntry(e); err != nil {
@@ -67,8 +67,8 @@ var variables = []variable{
 		}
 		return fmt.Errorf("%q is not off, warn or allow", clip(v))
 	}},
-	{"OPMUX_OVERRIDE", "", "op=kernel;...: the kernel or provider that heads the op's chain", func(o *Options, v string) error { return pairs(&o.Override, v) }},
-	{"OPMUX_FORCE", "", "op=kernel;...: the only kernel or provider of the op; beats every other choice", func(o *Options, v string) error { return pairs(&o.Force, v) }},
+	{"OPMUX_OVERRIDE", "", "op=target;...: what heads the op's chain: kernel:NAME, solution:NAME, NAME, !NAME (all but it), force:NAME (unchecked); unknown names are warnings", func(o *Options, v string) error { return pairs(&o.Override, v) }},
+	{"OPMUX_FORCE", "", "op=target;...: the op's only target; beats every other choice; unknown names are warnings", func(o *Options, v string) error { return pairs(&o.Force, v) }},
 	{"OPMUX_CONFIG", "", "file with further settings; read, but nothing in this version uses it", text(func(o *Options) *string { return &o.Config })},
 	{"OPMUX_EXPLAIN", "", "ops whose chain is printed at the first launch; comma list or all", func(o *Options, v string) error {
 		o.Explain = list(v, ",")
@@ -171,23 +171,23 @@ func list(v, sep string) (out []string) {
 	return out
 }
 
-// pairs reads "op=kernel" items, separated by ; or ,
+// pairs reads "op=target" items, separated by ; or ,
 func pairs(to *map[string]string, v string) error {
 	var bad []string
 	for _, item := range list(strings.ReplaceAll(v, ";", ","), ",") {
-		op, kernel, ok := strings.Cut(item, "=")
-		op, kernel = strings.TrimSpace(op), strings.TrimSpace(kernel)
-		if !ok || checkName("op", op) != nil || checkName("kernel", kernel) != nil {
+		op, target, _ := strings.Cut(item, "=")
+		op, target = strings.TrimSpace(op), strings.TrimSpace(target)
+		if _, err := ParseTarget(target); err != nil || checkName("op", op) != nil {
 			bad = append(bad, strconv.Quote(clip(item)))
 			continue
 		}
 		if *to == nil {
 			*to = map[string]string{}
 		}
-		(*to)[op] = kernel
+		(*to)[op] = target
 	}
 	if len(bad) > 0 {
-		return fmt.Errorf("not op=kernel: %s", strings.Join(bad, ", "))
+		return fmt.Errorf("not op=target: %s", strings.Join(bad, ", "))
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestEnvWarnings(t *testing.T) {
 	all := strings.Join(text, "\n")
 	require.Len(t, w, 5)
 	for _, s := range []string{`OPMUX_DISABLE: not a name, name@op or name@device: "a b", "x@y z"`, `OPMUX_STATS: "yes" is not a truth value`,
-		`OPMUX_REFERENCE: "on" is not off, warn or allow`, `OPMUX_OVERRIDE: not op=kernel: "matmul"`, `OPMUX_THREADS: "0" is not a number from 1 to 4096`} {
+		`OPMUX_REFERENCE: "on" is not off, warn or allow`, `OPMUX_OVERRIDE: not op=target: "matmul"`, `OPMUX_THREADS: "0" is not a number from 1 to 4096`} {
 		require.Contains(t, all, s)
 	}
 	require.Less(t, len(all), 700, "long values are clipped")
@@ -195,7 +195,7 @@ func FuzzOptionsFromEnv(f *testing.F) {
 			}
 		}
 		for op, k := range o.Force {
-			if checkName("op", op) != nil || checkName("kernel", k) != nil {
+			if got, err := ParseTarget(k); checkName("op", op) != nil || err != nil || got.String() != k {
 				t.Fatalf("kept a bad pair %q=%q", op, k)
 			}
 		}

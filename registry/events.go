@@ -201,7 +201,7 @@ func (c *chain) tell() {
 func (r *Registry) explainOnce(c *chain) {
 	t := r.cur.Load()
 	for _, n := range t.opts.Explain {
-		if op, ok := t.ops.names[n]; n != "all" && (!ok || op != c.slot.op) || !c.slot.explained.CompareAndSwap(false, true) {
+		if n != "all" && t.ops.means(n, c.slot.op) == 0 || !c.slot.explained.CompareAndSwap(false, true) {
 			continue
 		}
 		w := t.opts.ExplainTo

@@ -1,17 +1,17 @@
 package registry
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 )
 
-// Options configure a Registry. The zero value is a quiet registry with the reference tier at policy warn.
+// Options configure a Registry. The zero value is a quiet registry with the reference tier at policy warn. Wherever an
+// option names an op, its name, an alias, family.mode or an operator that it belongs to will do.
 type Options struct {
 	Disable           []string          // entries as Registry.Disable takes them
-	Override          map[string]string // op name or alias: kernel or provider that heads the chain
-	Force             map[string]string // op name or alias: the only kernel; beats every other choice
+	Override          map[string]string // op: target (see ParseTarget) that heads the chain
+	Force             map[string]string // op: the only target; beats every other choice
 	Reference         ReferencePolicy
 	Strict            bool     // the first fallback fails the launch: to the next kernel after a decline, or to a borrowed CPU kernel
 	Stats             bool     // count Selections; events go to standard error if there is no Observer and no Logger
@@ -55,30 +55,35 @@ func (s *state) applyOptions() {
 	for _, e := range s.unmatched(set.entries) {
 		s.warnUnknown("disable", e.name)
 	}
-	for _, m := range []struct {
-		name string
-		m    map[string]string
-	}{{"override", s.opts.Override}, {"force", s.opts.Force}} {
-		for op, kernel := range m.m {
-			if _, ok := s.ops.names[op]; !ok {
-				s.warnUnknown(m.name, op)
-			} else if e, _ := parseEntry(kernel); len(s.unmatched([]entry{e})) > 0 {
-				s.warnUnknown(m.name, kernel)
-			}
-		}
-	}
+	s.choices = &choices{force: s.targets("force", s.opts.Force), override: s.targets("override", s.opts.Override)}
 	for _, n := range s.opts.FallbackOnFailure {
-		if op, ok := s.ops.names[n]; ok {
-			s.fallOn[op] = true
+		if ops := s.ops.named(n); len(ops) > 0 {
+			for _, op := range ops {
+				s.fallOn[op] = true
+			}
 		} else {
 			s.warnUnknown("fallback on failure", n)
 		}
 	}
 	for _, n := range s.opts.Explain {
-		if _, ok := s.ops.names[n]; !ok && n != "all" {
+		if n != "all" && len(s.ops.named(n)) == 0 {
 			s.warnUnknown("explain", n)
 		}
 	}
+}
+
+// targets reads an option that maps ops to targets. What is malformed is left out; unknown ops and kernels stay, for
+// those that come later. Both are told.
+func (s *state) targets(option string, m map[string]string) []named {
+	out := namedTargets(m, func(op string, err error) { s.warn(option, op+": "+strings.TrimPrefix(err.Error(), "registry: ")) })
+	for _, n := range out {
+		if len(s.ops.named(n.op)) == 0 {
+			s.warnUnknown(option, n.op)
+		} else if len(s.unmatched([]entry{{name: n.target.Name}})) > 0 {
+			s.warnUnknown(option, n.target.Name)
+		}
+	}
+	return out
 }
 
 func (s *state) warn(name, text string) {
@@ -102,46 +107,4 @@ func (s *state) nearest(name string) []string {
 		}
 	}
 	return near(name, known)
-}
-
-// overridden applies OPMUX_OVERRIDE and OPMUX_FORCE to a ranked list. A named kernel that is registered here but not
-// usable leaves the chain empty, so that the choice is never silently ignored.
-func (s *state) overridden(op Op, usable []*Registration, dropped []drop) ([]*Registration, []drop) {
-	pick := func(m map[string]string) string {
-		for n, k := range m {
-			if id, ok := s.ops.names[n]; ok && id == op {
-				return k
-			}
-		}
-		return ""
-	}
-	want, only := pick(s.opts.Force), true
-	if want == "" {
-		want, only = pick(s.opts.Override), false
-	}
-	if want == "" {
-		return usable, dropped
-	}
-	var first, rest []*Registration
-	known := false
-	for _, g := range usable {
-		if g.is(want) {
-			first = append(first, g)
-		} else {
-			rest = append(rest, g)
-		}
-	}
-	for _, d := range dropped {
-		known = known || d.g.is(want)
-	}
-	switch {
-	case len(first) == 0 && !known:
-		return usable, dropped
-	case len(first) > 0 && !only:
-		return append(first, rest...), dropped
-	}
-	for _, g := range rest {
-		dropped = append(dropped, drop{g, DropOverridden, fmt.Sprintf("the options want %s", want)})
-	}
-	return first, dropped
 }

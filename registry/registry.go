@@ -62,6 +62,7 @@ type state struct {
 	events    []Event
 	warnings  []Warning
 	tracer    Tracer
+	choices   *choices
 }
 
 type slotKey struct {
@@ -462,9 +463,10 @@ func (r *Registry) desc(op Op) *Descriptor {
 	return catalogue.desc(op)
 }
 
-// Lookup finds an op by name or alias among the catalogue's and the registry's own.
+// Lookup finds an op by name, alias or family.mode among the catalogue's and the registry's own; an operator that one op
+// alone belongs to will do too.
 func (r *Registry) Lookup(name string) (Op, bool) {
-	if op, ok := r.ops.Load().names[name]; ok {
+	if op, ok := r.ops.Load().one(name); ok {
 		return op, true
 	}
 	return Lookup(name)

@@ -2,15 +2,15 @@ package registry
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"sync"
 )
 
 // scope is what With resolved from a context: it narrows chains, once per snapshot and op.
 type scope struct {
-	strict   bool
-	disabled []entry
-	kernels  map[Op]string
+	strict    bool
+	disabled  []entry
+	overrides map[Op]choice
 
 	mu    sync.Mutex
 	gen   uint64
@@ -21,17 +21,15 @@ type scopeKey struct{}
 
 // scopeValue is immutable; each With... adds to a copy.
 type scopeValue struct {
-	strict   *bool
-	disabled []string
-	kernels  map[Op]string
+	strict    *bool
+	disabled  []string
+	overrides map[Op]choice
 }
 
 func (v scopeValue) clone() scopeValue {
-	k := make(map[Op]string, len(v.kernels)+1)
-	for op, n := range v.kernels {
-		k[op] = n
-	}
-	v.kernels = k
+	o := make(map[Op]choice, len(v.overrides)+1)
+	maps.Copy(o, v.overrides)
+	v.overrides = o
 	v.disabled = v.disabled[:len(v.disabled):len(v.disabled)]
 	return v
 }
@@ -58,26 +56,42 @@ func WithDisabled(ctx context.Context, entries ...string) context.Context {
 	return context.WithValue(ctx, scopeKey{}, v)
 }
 
-// WithKernel returns a context in which op runs on the named kernel (or a provider's kernels) and on nothing else.
+// WithKernel returns a context in which op runs on the named kernel (or a provider's kernels) and on nothing else. The
+// name may be written as ParseTarget reads it. Only OPMUX_FORCE is stronger.
 func WithKernel(ctx context.Context, op Op, kernel string) context.Context {
+	t, err := ParseTarget(kernel)
+	if err != nil {
+		t = Target{Name: kernel} // matches nothing, and the launch says so
+	}
+	return withChoice(ctx, op, t, true)
+}
+
+// WithOverride returns a context in which the target's kernels head op's chain, or, for a target that excludes, are not
+// in it. A target that names nothing usable on the queue's device leaves the chain empty: the launch fails with a
+// *NoProviderError that says why. It takes effect through Queue.With, and only OPMUX_FORCE is stronger.
+func WithOverride(ctx context.Context, op Op, t Target) context.Context {
+	return withChoice(ctx, op, t, false)
+}
+
+func withChoice(ctx context.Context, op Op, t Target, only bool) context.Context {
 	v := scopeOf(ctx).clone()
-	v.kernels[op] = kernel
+	v.overrides[op] = choice{target: t, from: fromContext, only: only}.settled()
 	return context.WithValue(ctx, scopeKey{}, v)
 }
 
-// With returns a view of the same queue with ctx's scopes (WithStrict, WithDisabled, WithKernel) in place of its own.
+// With returns a view of the same queue with ctx's scopes (WithStrict, WithDisabled, WithKernel, WithOverride) in place of its own.
 // They are resolved here, once; no launch reads a context. The view shares the queue's counters and needs no Close.
 func (q *Queue) With(ctx context.Context) *Queue {
 	v := *q
 	v.scope = nil
 	sv := scopeOf(ctx)
-	sc := &scope{kernels: sv.kernels, strict: sv.strict != nil && *sv.strict}
+	sc := &scope{overrides: sv.overrides, strict: sv.strict != nil && *sv.strict}
 	for _, text := range sv.disabled {
 		if e, err := parseEntry(text); err == nil {
 			sc.disabled = append(sc.disabled, e)
 		}
 	}
-	if sc.strict || len(sc.disabled) > 0 || len(sc.kernels) > 0 {
+	if sc.strict || len(sc.disabled) > 0 || len(sc.overrides) > 0 {
 		v.scope = sc
 	}
 	return &v
@@ -85,7 +99,7 @@ func (q *Queue) With(ctx context.Context) *Queue {
 
 // chain returns c narrowed to the scope.
 func (sc *scope) chain(t *table, c *chain) *chain {
-	if len(sc.disabled) == 0 && len(sc.kernels) == 0 {
+	if len(sc.disabled) == 0 && len(sc.overrides) == 0 {
 		return c
 	}
 	sc.mu.Lock()
@@ -96,15 +110,18 @@ func (sc *scope) chain(t *table, c *chain) *chain {
 	if n := sc.cache[c]; n != nil {
 		return n
 	}
-	want, forced := sc.kernels[c.slot.op]
-	n := c.derive(func(s *step) (DropReason, string, bool) {
+	n := c
+	if ch, ok := sc.overrides[c.slot.op]; ok && (c.choice.from != fromForce || ch.from == fromTest) {
+		if c.base != nil {
+			n = c.base
+		}
+		n = n.overridden(ch.over(c.choice))
+	}
+	n = n.derive(func(s *step) (DropReason, string, bool) {
 		for i := range sc.disabled {
-			if sc.disabled[i].covers(t.ops.names, s.g, c.slot.dev, s.k.borrowed) {
+			if sc.disabled[i].covers(t.ops, s.g, c.slot.dev, s.k.borrowed) {
 				return DropDisabled, "by scope " + sc.disabled[i].text, false
 			}
-		}
-		if forced && !s.g.is(want) && !(s.k.borrowed && want == ReferenceProviderName) {
-			return DropOverridden, fmt.Sprintf("scope wants %s", want), false
 		}
 		return 0, "", true
 	})

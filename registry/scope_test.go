@@ -190,7 +190,7 @@ func TestScopes(t *testing.T) {
 	restore()
 	require.Equal(t, "b", launched(t, only, op), "a scope follows the snapshots")
 	err = q.With(WithKernel(context.Background(), op, "nobody")).Launch(op, unsafe.Pointer(&probeArgs{}))
-	require.ErrorContains(t, err, "scope wants nobody")
+	require.ErrorContains(t, err, "context wants nobody")
 }
 
 // Disable sets nest in any order.

@@ -74,7 +74,7 @@ func (t *selfTest) run(g *Registration, q *Queue, home tensor.Device) {
 		v.dq, v.dev, v.dn = nil, home, deviceNumber(home)
 	}
 	v.cells, v.tests = newCellTable(), true
-	v.scope = &scope{kernels: map[Op]string{g.op: g.p.Kernel}}
+	v.scope = &scope{overrides: map[Op]choice{g.op: {target: Target{Name: g.p.Kernel, By: "kernel"}, from: fromTest, only: true}}}
 	defer func() {
 		if e := recover(); e != nil {
 			t.err = fmt.Errorf("registry: kernel %s: panic: %v: %w", g.p.Kernel, e, ErrSelfTest)

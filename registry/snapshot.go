@@ -14,6 +14,7 @@ type table struct {
 	ops      *opSet
 	caps     map[tensor.Device]capsAt
 	opts     Options
+	choices  *choices
 	disabled map[string]bool // texts of the entries in force
 	warnings []Warning
 }
@@ -46,7 +47,7 @@ func (t *table) at(dn int, op Op) *chain {
 // publish compiles the dirty chains into a new table and stores it; r.mu is held.
 func (r *Registry) publish() {
 	s, old := &r.state, r.cur.Load()
-	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts,
+	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts, choices: s.choices,
 		disabled: map[string]bool{}, warnings: slices.Clone(s.warnings)}
 	for _, set := range s.disabled {
 		for _, e := range set.entries {
