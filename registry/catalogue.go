@@ -20,6 +20,8 @@ var catalogue = struct {
 type opSet struct {
 	byID  []*Descriptor // by Op, nil in holes
 	names map[string]Op // names and aliases
+
+	index *operatorIndex // nil in the process-wide table, which grows
 }
 
 func (s *opSet) add(d *Descriptor) error {
@@ -102,7 +104,7 @@ func (s *opSet) desc(op Op) *Descriptor {
 
 // clone returns a copy that can grow; published snapshots keep s.
 func (s *opSet) clone() *opSet {
-	return &opSet{byID: slices.Clone(s.byID), names: maps.Clone(s.names)}
+	return &opSet{byID: slices.Clone(s.byID), names: maps.Clone(s.names), index: &operatorIndex{}}
 }
 
 // checkName admits 1 to 128 letters, digits and . _ - +

@@ -1,8 +1,11 @@
 package registry
 
 import (
+	"strings"
+	"sync"
 	"sync/atomic"
 
+	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -21,7 +24,9 @@ type chain struct {
 	fallOn    bool            // a failure that enqueued nothing goes on to the next step
 	entry     Launcher        // the slot's
 	announced atomic.Bool     // its event went out
-	ready     atomic.Bool     // not empty, announced, and no call statistics: a lookup has nothing to do but return
+	divide    sync.Once       // fills divided
+	divided   *regions
+	ready     atomic.Bool // not empty, announced, and no call statistics: a lookup has nothing to do but return
 }
 
 // step is one usable provider.
@@ -49,12 +54,14 @@ const (
 	guardOutputs  // Options.CheckDeclines
 	guardDomain   // the kernel declared formats or traits that a call must have
 	guardTrace    // the registry has a tracer
+	guardExplicit // runs only where it was asked for by name
 )
 
 type drop struct {
-	g      *Registration
-	why    DropReason
-	detail string
+	g       *Registration
+	why     DropReason
+	detail  string
+	reasons []device.Reason // what the device lacks
 }
 
 // DropReason says why a registered provider is not in a chain.
@@ -65,12 +72,13 @@ const (
 	DropUnsupported DropReason = iota // the predicate refused the device
 	DropDisabled
 	DropQuarantined // its self-test failed
-	DropOverridden  // another kernel is forced
+	DropOverridden  // another kernel is forced, or the kernel runs only where it is asked for by name
+	DropUnavailable // there is no implementation in this build
 )
 
 // String returns the reason's name as Explain prints it.
 func (d DropReason) String() string {
-	return [...]string{"unsupported", "disabled", "quarantined", "overridden"}[min(d, DropOverridden)]
+	return [...]string{"unsupported", "disabled", "quarantined", "overridden", "unavailable"}[min(d, DropUnavailable)]
 }
 
 // MarshalText encodes the name.
@@ -184,6 +192,12 @@ func (s *state) fill(st *step, sl *slot, g *Registration, borrowed bool) {
 	if g.accept != nil {
 		st.guard |= guardAccept
 	}
+	if g.domain.atLaunch() {
+		st.guard |= guardDomain
+	}
+	if g.p.Spec != nil && g.p.Spec.NotAuto {
+		st.guard |= guardExplicit
+	}
 	if g.p.Library != nil {
 		st.guard |= guardLibrary
 	}
@@ -200,13 +214,22 @@ func (s *state) fill(st *step, sl *slot, g *Registration, borrowed bool) {
 func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, dropped []drop) {
 	for _, g := range s.regs[slotKey{op, dev.Kind}] {
 		by := s.disabledBy(g, dev, false)
+		lacks := g.lacks(s.caps[dev])
 		switch {
+		case g.p.Fn == nil:
+			dropped = append(dropped, drop{g: g, why: DropUnavailable, detail: g.p.Spec.Unavailable})
 		case by != "":
-			dropped = append(dropped, drop{g, DropDisabled, "by " + by})
+			dropped = append(dropped, drop{g: g, why: DropDisabled, detail: "by " + by})
+		case len(lacks) > 0:
+			var words []string
+			for _, r := range lacks {
+				words = append(words, r.String())
+			}
+			dropped = append(dropped, drop{g, DropUnsupported, strings.Join(words, "; "), lacks})
 		case g.p.Supports != nil && !g.verdicts[dev].OK:
-			dropped = append(dropped, drop{g, DropUnsupported, g.verdicts[dev].Reason})
+			dropped = append(dropped, drop{g: g, why: DropUnsupported, detail: g.verdicts[dev].Reason})
 		case g.p.SelfTest != nil && g.test(dev).state.Load() == testFailed:
-			dropped = append(dropped, drop{g, DropQuarantined, g.test(dev).err.Error()})
+			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: g.test(dev).err.Error()})
 		default:
 			usable = append(usable, g)
 		}
@@ -221,9 +244,12 @@ func (c *chain) finish() {
 	}
 	c.err = &NoProviderError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Reference: c.refWhy}
 	for _, d := range c.dropped {
-		c.err.Candidates = append(c.err.Candidates, Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority,
-			Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail})
+		c.err.Candidates = append(c.err.Candidates, d.candidate())
 	}
+}
+
+func (d drop) candidate() Candidate {
+	return Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority, Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail}
 }
 
 // native reports whether a provider of the device itself is usable.
@@ -254,12 +280,25 @@ func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
 		if why, detail, ok := keep(s); ok {
 			kept = append(kept, s)
 		} else {
-			n.dropped = append(n.dropped, drop{s.g, why, detail})
+			n.dropped = append(n.dropped, drop{g: s.g, why: why, detail: detail})
 		}
 	}
 	n.steps = make([]step, len(kept))
 	for i, s := range kept {
 		n.steps[i].copy(s)
+	}
+	n.finish()
+	n.announced.Store(true)
+	return n
+}
+
+// pick returns a chain of some of c's steps in another order, for calls that asked for them.
+func (c *chain) pick(steps []*step) *chain {
+	n := &chain{slot: c.slot, all: c.all, floors: c.floors, refWhy: c.refWhy, fallOn: c.fallOn, dropped: c.dropped, entry: c.entry}
+	n.steps = make([]step, len(steps))
+	for i, s := range steps {
+		n.steps[i].copy(s)
+		n.steps[i].guard &^= guardExplicit
 	}
 	n.finish()
 	n.announced.Store(true)

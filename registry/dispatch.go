@@ -187,6 +187,8 @@ func (s *step) guarded(q *Queue, k *cell, h *Header) Status {
 // refuses is the part of a step's refusals that needs no kernel.
 func (s *step) refuses(q *Queue, h *Header) Reason {
 	switch {
+	case s.guard&guardExplicit != 0, s.guard&guardDomain != 0 && !s.g.domain.covers(unsafe.Pointer(h)):
+		return ReasonDomain
 	case h.Flags&FlagDeterministic != 0 && s.g.p.Traits.Nondeterministic:
 		return ReasonNumerics
 	case s.guard&guardCapture != 0 && q.capturing():
@@ -248,6 +250,9 @@ func (sl *slot) walk(q *Queue, args unsafe.Pointer, from func(*chain) int) Statu
 	t := sl.r.cur.Load()
 	c := t.at(sl.dn, sl.op)
 	if q.scope != nil {
+		if err := q.scope.missing(t, q.dev); err != nil {
+			return h.Fail(err)
+		}
 		c = q.scope.chain(t, c)
 	}
 	if c.err != nil {

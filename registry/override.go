@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -188,6 +189,7 @@ func (s *opSet) one(name string) (Op, bool) {
 // choiceRequest is what an override may depend on.
 type choiceRequest struct {
 	op       Op
+	p        *device.Platform                // nil: unknown
 	operator string                          // by which the request named the op
 	sig      tensor.FormatSignature          // zero: unknown
 	trait    func(string) (TraitValue, bool) // nil: unknown
@@ -204,6 +206,7 @@ type choice struct {
 	err         error
 	exclude     []Target
 	excludeFrom []string
+	objective   Objective // of a rule; ObjectiveDefault where none has one
 }
 
 // choose returns the override in force: OPMUX_FORCE, the call, the context, OPMUX_OVERRIDE, the configuration.
@@ -293,7 +296,7 @@ func (c *chain) overridden(ch choice) *chain {
 		from := ch.excluded(s.g.p.Kernel, s.g.p.Name)
 		switch {
 		case from != "":
-			n.dropped = append(n.dropped, drop{s.g, DropOverridden, "excluded by " + from})
+			n.dropped = append(n.dropped, drop{g: s.g, why: DropOverridden, detail: "excluded by " + from})
 		case wanted(s):
 			first = append(first, s)
 		default:
@@ -319,7 +322,7 @@ func (c *chain) overridden(ch choice) *chain {
 	}
 	if !t.IsZero() && (len(first) > 0 || known) && (len(first) == 0 || ch.only) {
 		for _, s := range rest {
-			n.dropped = append(n.dropped, drop{s.g, DropOverridden, fmt.Sprintf("%s wants %s", ch.from, ch.target)})
+			n.dropped = append(n.dropped, drop{g: s.g, why: DropOverridden, detail: fmt.Sprintf("%s wants %s", ch.from, ch.target)})
 		}
 		rest = nil
 	}
@@ -327,6 +330,9 @@ func (c *chain) overridden(ch choice) *chain {
 	n.steps = make([]step, len(kept))
 	for i, s := range kept {
 		n.steps[i].copy(s)
+		if wanted(s) {
+			n.steps[i].guard &^= guardExplicit
+		}
 	}
 	n.finish()
 	return n

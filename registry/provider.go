@@ -82,6 +82,7 @@ type OpProvider struct {
 	Record   reflect.Type // record type that Fn was written for; nil: not checked
 	Library  Library      // nil: static code, Close does not wait
 	Doc      string       // one line for Explain
+	Spec     *Spec        // where the kernel runs and which calls it takes; nil: wherever Supports says, every call of the op
 }
 
 // Registration is a registered provider.
@@ -92,6 +93,7 @@ type Registration struct {
 	p      OpProvider
 	source string
 	accept *acceptProg
+	domain *domain
 
 	// guarded by reg.mu
 	verdicts map[tensor.Device]verdictAt
@@ -147,8 +149,7 @@ func MustRegister(op Op, kind tensor.Kind, p OpProvider) *Registration {
 }
 
 func (r *Registry) register(op Op, kind tensor.Kind, p OpProvider, native bool) (*Registration, error) {
-	g := &Registration{reg: r, op: op, kind: kind, p: p, source: callerOutside(),
-		verdicts: map[tensor.Device]verdictAt{}, tests: map[tensor.Device]*selfTest{}, drained: make(chan struct{})}
+	g := newRegistration(r, op, kind, p)
 	err := r.mutate(func(s *state) error {
 		d := s.ops.desc(op)
 		if d == nil {
@@ -156,6 +157,11 @@ func (r *Registry) register(op Op, kind tensor.Kind, p OpProvider, native bool) 
 		}
 		if err := g.check(s, d, native); err != nil {
 			return err
+		}
+		for _, o := range s.regs[slotKey{g.op, g.kind}] {
+			if o.p.Kernel == g.p.Kernel {
+				return &DuplicateError{OpName: d.Name, Kind: g.kind, Kernel: o.p.Kernel, Source: o.source}
+			}
 		}
 		if g.p.Library != nil {
 			if err := g.p.Library.Acquire(); err != nil {
@@ -174,13 +180,18 @@ func (r *Registry) register(op Op, kind tensor.Kind, p OpProvider, native bool) 
 	return g, nil
 }
 
+func newRegistration(r *Registry, op Op, kind tensor.Kind, p OpProvider) *Registration {
+	return &Registration{reg: r, op: op, kind: kind, p: p, source: callerOutside(),
+		verdicts: map[tensor.Device]verdictAt{}, tests: map[tensor.Device]*selfTest{}, drained: make(chan struct{})}
+}
+
 // check validates the registration and fills in defaults.
 func (g *Registration) check(s *state, d *Descriptor, native bool) error {
 	p := &g.p
 	if !g.kind.Valid() {
 		return fmt.Errorf("registry: %s: %v: %w", d.Name, g.kind, ErrUnknownDevice)
 	}
-	if p.Fn == nil {
+	if p.Fn == nil && (p.Spec == nil || p.Spec.Unavailable == "") {
 		return fmt.Errorf("registry: %s on %v: launcher: %w", d.Name, g.kind, ErrNil)
 	}
 	if err := checkName("provider", p.Name); err != nil {
@@ -205,17 +216,23 @@ func (g *Registration) check(s *state, d *Descriptor, native bool) error {
 	if p.Record != nil && d.Record != nil && p.Record != d.Record {
 		return &SignatureError{OpName: d.Name, Want: d.Record.String(), Got: p.Record.String()}
 	}
-	for _, o := range s.regs[slotKey{g.op, g.kind}] {
-		if o.p.Kernel == p.Kernel {
-			return &DuplicateError{OpName: d.Name, Kind: g.kind, Kernel: p.Kernel, Source: o.source}
-		}
-	}
 	prog, err := p.Accept.compile(d)
 	if err != nil {
 		return err
 	}
 	g.accept = prog
-	return nil
+	p.Spec = p.Spec.clone()
+	g.domain, err = compileSpec(p.Kernel, d, p.Spec, p.Tier, p.Priority)
+	return err
+}
+
+// lacks says what a probed device lacks of what the kernel requires.
+func (g *Registration) lacks(at capsAt) []device.Reason {
+	if g.p.Spec == nil || !at.caps.Valid {
+		return nil
+	}
+	p, _ := at.platform()
+	return g.p.Spec.Requires.Check(p)
 }
 
 // Close withdraws the provider and waits until its running calls have returned; see CloseContext.

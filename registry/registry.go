@@ -38,6 +38,8 @@ type Registry struct {
 	observer  atomic.Pointer[Observer]
 	recent    ring
 
+	selections selections
+
 	cells counterSet
 
 	loadOptions func() (Options, []Warning) // Default: reads the environment at the first compile
@@ -62,6 +64,7 @@ type state struct {
 	events    []Event
 	warnings  []Warning
 	tracer    Tracer
+	oracles   []Oracle // strongest first; replaced, never changed
 	choices   *choices
 }
 
@@ -78,6 +81,23 @@ type slotRef struct {
 type capsAt struct {
 	version uint64
 	caps    device.ProviderCaps
+	p       *platformAt
+}
+
+// platformAt is the platform of a device's record, worked out when it is first asked for.
+type platformAt struct {
+	once  sync.Once
+	p     *device.Platform
+	print string
+}
+
+// platform returns the device as a platform, with its fingerprint.
+func (c capsAt) platform() (*device.Platform, string) {
+	c.p.once.Do(func() {
+		c.p.p = c.caps.AsPlatform()
+		c.p.print = c.p.p.Fingerprint()
+	})
+	return c.p.p, c.p.print
 }
 
 // slot is what outlives recompilation for one op on one device: counters and the last announcement.
@@ -111,7 +131,7 @@ func New(o Options) *Registry {
 	r.state = state{r: r, opts: o, defined: FirstDefined, regs: map[slotKey][]*Registration{},
 		slots: map[slotRef]*slot{}, caps: map[tensor.Device]capsAt{}, policy: map[tensor.Device]ReferencePolicy{},
 		fallOn: map[Op]bool{}, dirty: map[slotRef]bool{}}
-	r.state.setOps(&opSet{names: map[string]Op{}})
+	r.state.setOps(&opSet{names: map[string]Op{}, index: &operatorIndex{}})
 	for k := range tensor.NumKinds {
 		r.state.addDevice(tensor.Device{Kind: tensor.Kind(k)})
 	}
@@ -329,7 +349,7 @@ func (s *state) addDevice(dev tensor.Device) {
 	if _, ok := s.caps[dev]; ok {
 		return
 	}
-	s.caps[dev] = capsAt{version: 1, caps: device.ProviderCaps{Device: dev}}
+	s.caps[dev] = capsAt{version: 1, caps: device.ProviderCaps{Device: dev}, p: &platformAt{}}
 	s.touchDevice(dev)
 }
 

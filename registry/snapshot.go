@@ -15,7 +15,9 @@ type table struct {
 	caps     map[tensor.Device]capsAt
 	opts     Options
 	choices  *choices
+	oracles  []Oracle
 	disabled map[string]bool // texts of the entries in force
+	entries  []entry         // in force
 	warnings []Warning
 }
 
@@ -44,14 +46,25 @@ func (t *table) at(dn int, op Op) *chain {
 	return nil
 }
 
+// disabledBy returns the entry that disables g on dev, "" if none does.
+func (t *table) disabledBy(g *Registration, dev tensor.Device) string {
+	for i := range t.entries {
+		if t.entries[i].covers(t.ops, g, dev, false) {
+			return t.entries[i].text
+		}
+	}
+	return ""
+}
+
 // publish compiles the dirty chains into a new table and stores it; r.mu is held.
 func (r *Registry) publish() {
 	s, old := &r.state, r.cur.Load()
-	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts, choices: s.choices,
+	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts, choices: s.choices, oracles: s.oracles,
 		disabled: map[string]bool{}, warnings: slices.Clone(s.warnings)}
 	for _, set := range s.disabled {
 		for _, e := range set.entries {
 			t.disabled[e.text] = true
+			t.entries = append(t.entries, e)
 		}
 	}
 	if s.dirtyAll {

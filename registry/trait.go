@@ -19,9 +19,10 @@ const (
 	TraitInt
 	TraitString
 	TraitDType
+	traitAny // of AnyTrait
 )
 
-var traitTypes = [...]string{"", "bool", "int", "string", "dtype"}
+var traitTypes = [...]string{"", "bool", "int", "string", "dtype", "any"}
 
 // String returns the lower-case name.
 func (t TraitType) String() string { return traitTypes[min(int(t), len(traitTypes)-1)] }
@@ -31,7 +32,7 @@ func (t TraitType) MarshalText() ([]byte, error) { return []byte(t.String()), ni
 
 // UnmarshalText reads a name. ErrArgument.
 func (t *TraitType) UnmarshalText(b []byte) error {
-	for i, n := range traitTypes[1:] {
+	for i, n := range traitTypes[1:traitAny] {
 		if n == string(b) {
 			*t = TraitType(i + 1)
 			return nil
@@ -60,6 +61,9 @@ func StringTrait(s string) TraitValue { return TraitValue{typ: TraitString, s: s
 // DTypeTrait makes a dtype.
 func DTypeTrait(t tensor.DType) TraitValue { return TraitValue{typ: TraitDType, n: int64(t)} }
 
+// AnyTrait stands in a request for every value: only kernels that do not restrict the trait qualify.
+func AnyTrait() TraitValue { return TraitValue{typ: traitAny} }
+
 // Type returns the value's type, 0 for no value.
 func (v TraitValue) Type() TraitType { return v.typ }
 
@@ -86,6 +90,8 @@ func (v TraitValue) String() string {
 		return v.s
 	case TraitDType:
 		return tensor.DType(v.n).String()
+	case traitAny:
+		return "any"
 	}
 	return ""
 }
@@ -127,6 +133,8 @@ func (v TraitValue) MarshalJSON() ([]byte, error) {
 		return json.Marshal(v.s)
 	case TraitDType:
 		return json.Marshal(map[string]string{"dtype": v.String()})
+	case traitAny:
+		return []byte(`{"any":true}`), nil
 	}
 	return []byte("null"), nil
 }
@@ -136,6 +144,7 @@ func (v *TraitValue) UnmarshalJSON(b []byte) error {
 	*v = TraitValue{}
 	var d struct {
 		DType *string `json:"dtype"`
+		Any   bool    `json:"any"`
 	}
 	var (
 		flag bool
@@ -153,6 +162,8 @@ func (v *TraitValue) UnmarshalJSON(b []byte) error {
 		*v = StringTrait(s)
 	case json.Unmarshal(b, &d) == nil && d.DType != nil:
 		*v, err = ParseTrait(TraitDType, *d.DType)
+	case d.Any:
+		*v = AnyTrait()
 	default:
 		err = fmt.Errorf("registry: trait value %s is no bool, whole number, string or {\"dtype\": name}: %w", clip(string(b)), ErrArgument)
 	}

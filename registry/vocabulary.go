@@ -201,7 +201,7 @@ func (r *Registry) SetDeviceProviderCaps(dev tensor.Device, caps device.Provider
 		} else if reflect.DeepEqual(at.caps, caps) {
 			return errUnchanged
 		}
-		s.caps[dev] = capsAt{version: at.version + 1, caps: caps}
+		s.caps[dev] = capsAt{version: at.version + 1, caps: caps, p: &platformAt{}}
 		s.touchDevice(dev)
 		s.events = append(s.events, Event{Kind: EventCaps, Device: dev, Detail: caps.State.String() + " " + caps.Arch})
 		return nil

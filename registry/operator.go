@@ -1,0 +1,145 @@
+package registry
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// operatorRef is an op that a name of the vocabulary family.mode covers.
+type operatorRef struct {
+	op    Op
+	alias *OperatorAlias // nil: the op's own family.mode
+}
+
+// operatorIndex is filled at the first look into it.
+type operatorIndex struct {
+	once sync.Once
+	refs map[string][]operatorRef
+}
+
+// operators maps every family.mode, of descriptors and of their aliases, to the ops that it covers, by id.
+func (s *opSet) operators() map[string][]operatorRef {
+	s.index.once.Do(func() {
+		byOperator := map[string][]operatorRef{}
+		defer func() { s.index.refs = byOperator }()
+		for id, d := range s.byID {
+			if d == nil {
+				continue
+			}
+			if d.Family != "" {
+				own := d.Family + "." + d.Mode
+				byOperator[own] = append(byOperator[own], operatorRef{op: Op(id)})
+			}
+			list := d.schema().Operators
+			for i := range list {
+				byOperator[list[i].Name] = append(byOperator[list[i].Name], operatorRef{Op(id), &list[i]})
+			}
+		}
+	})
+	return s.index.refs
+}
+
+// covered lists the ops that a name covers: one op by its own name or alias, or those of an operator.
+func (s *opSet) covered(name string) []operatorRef {
+	if op, ok := s.names[name]; ok {
+		return []operatorRef{{op: op}}
+	}
+	return s.operators()[name]
+}
+
+// resolve finds the op that serves (name, sig), and sig with the op's own roles. Errors: ErrUnknownOp with near names,
+// ErrNoKernel where the operator has no op for the signature, ErrAmbiguous where it has two.
+func (s *opSet) resolve(name string, sig tensor.FormatSignature) (Op, tensor.FormatSignature, error) {
+	refs := s.covered(name)
+	if len(refs) == 0 {
+		return 0, sig, &UnknownOperatorError{Name: name, Near: near(name, s.operatorNames())}
+	}
+	if len(refs) == 1 && sig.IsZero() {
+		return refs[0].op, sig, nil
+	}
+	var (
+		found  []Op
+		as     tensor.FormatSignature
+		reject []string
+	)
+	for _, ref := range refs {
+		got, why := ref.admits(s.byID[ref.op], sig)
+		if why != "" {
+			reject = append(reject, s.byID[ref.op].Name+": "+why)
+			continue
+		}
+		if !slices.Contains(found, ref.op) {
+			found, as = append(found, ref.op), got
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], as, nil
+	case len(found) > 1:
+		var names []string
+		for _, op := range found {
+			names = append(names, s.byID[op].Name)
+		}
+		return 0, sig, fmt.Errorf("registry: %s with signature %v is %s: %w", name, sig, strings.Join(names, " and "), ErrAmbiguous)
+	}
+	return 0, sig, fmt.Errorf("registry: %s has no op for signature %v (%s): %w", name, sig, strings.Join(reject, "; "), ErrNoKernel)
+}
+
+// admits returns sig in the roles of the ref's op, or why the op does not serve it.
+func (ref operatorRef) admits(d *Descriptor, sig tensor.FormatSignature) (tensor.FormatSignature, string) {
+	roles := d.schema().Roles
+	renamed := map[string]tensor.Format{}
+	for _, role := range sig.Roles() {
+		f, _ := sig.Format(role)
+		to := role
+		if ref.alias != nil {
+			var ok bool
+			if to, ok = ref.alias.Roles[role]; !ok {
+				return sig, fmt.Sprintf("role %q is not one of %v", role, slices.Sorted(maps.Keys(ref.alias.Roles)))
+			}
+			if want := ref.alias.Formats[role]; want != nil && !slices.Contains(want, string(f.Name)) {
+				return sig, fmt.Sprintf("%s is %s, not %s", role, f.Name, strings.Join(want, " or "))
+			}
+		}
+		renamed[to] = f
+	}
+	if roles != nil && !slices.Equal(slices.Sorted(maps.Keys(renamed)), roles) {
+		want := roles
+		if ref.alias != nil {
+			want = slices.Sorted(maps.Keys(ref.alias.Roles))
+		}
+		return sig, fmt.Sprintf("roles %v, want %v", sig.Roles(), want)
+	}
+	if ref.alias == nil {
+		return sig, ""
+	}
+	return tensor.Sig(renamed), ""
+}
+
+// operatorNames lists every name under which a request can find an op.
+func (s *opSet) operatorNames() []string {
+	return slices.Concat(slices.Sorted(maps.Keys(s.names)), slices.Sorted(maps.Keys(s.operators())))
+}
+
+// UnknownOperatorError says that no op has a name. It is ErrUnknownOp.
+type UnknownOperatorError struct {
+	Name string
+	Near []string // known names that look like it
+}
+
+// Error names the operator and the nearest known ones.
+func (e *UnknownOperatorError) Error() string {
+	s := fmt.Sprintf("registry: %q: %v", clip(e.Name), ErrUnknownOp)
+	if len(e.Near) > 0 {
+		s += "; nearest: " + strings.Join(e.Near, ", ")
+	}
+	return s
+}
+
+// Unwrap returns ErrUnknownOp.
+func (e *UnknownOperatorError) Unwrap() error { return ErrUnknownOp }
