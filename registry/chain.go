@@ -248,10 +248,6 @@ func (c *chain) finish() {
 	}
 }
 
-func (d drop) candidate() Candidate {
-	return Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority, Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail}
-}
-
 // native reports whether a provider of the device itself is usable.
 func (c *chain) native() bool { return len(c.steps) > 0 && !c.steps[0].k.borrowed }
 

@@ -94,6 +94,9 @@ func (q *Queue) chain(op Op) (*chain, error) {
 		}
 	}
 	if q.scope != nil {
+		if err := q.scope.missing(t, q.dev); err != nil {
+			return nil, err
+		}
 		c = q.scope.chain(t, c)
 	}
 	return c, nil

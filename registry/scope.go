@@ -11,10 +11,14 @@ type scope struct {
 	strict    bool
 	disabled  []entry
 	overrides map[Op]choice
+	required  []entry
 
 	mu    sync.Mutex
 	gen   uint64
 	cache map[*chain]*chain
+
+	checked *table // with which required was checked last
+	absent  error
 }
 
 type scopeKey struct{}
@@ -24,6 +28,7 @@ type scopeValue struct {
 	strict    *bool
 	disabled  []string
 	overrides map[Op]choice
+	required  []string
 }
 
 func (v scopeValue) clone() scopeValue {
@@ -31,6 +36,7 @@ func (v scopeValue) clone() scopeValue {
 	maps.Copy(o, v.overrides)
 	v.overrides = o
 	v.disabled = v.disabled[:len(v.disabled):len(v.disabled)]
+	v.required = v.required[:len(v.required):len(v.required)]
 	return v
 }
 
@@ -53,6 +59,14 @@ func WithStrict(ctx context.Context, strict bool) context.Context {
 func WithDisabled(ctx context.Context, entries ...string) context.Context {
 	v := scopeOf(ctx).clone()
 	v.disabled = append(v.disabled, entries...)
+	return context.WithValue(ctx, scopeKey{}, v)
+}
+
+// WithRequired returns a context in which nothing is launched unless every name, as in Registry.Require, is usable on the
+// queue's device: a launch fails with the *RequireError. A malformed name is never usable.
+func WithRequired(ctx context.Context, names ...string) context.Context {
+	v := scopeOf(ctx).clone()
+	v.required = append(v.required, names...)
 	return context.WithValue(ctx, scopeKey{}, v)
 }
 
@@ -79,7 +93,8 @@ func withChoice(ctx context.Context, op Op, t Target, only bool) context.Context
 	return context.WithValue(ctx, scopeKey{}, v)
 }
 
-// With returns a view of the same queue with ctx's scopes (WithStrict, WithDisabled, WithKernel, WithOverride) in place of its own.
+// With returns a view of the same queue with ctx's scopes (WithStrict, WithDisabled, WithKernel, WithOverride,
+// WithRequired) in place of its own.
 // They are resolved here, once; no launch reads a context. The view shares the queue's counters and needs no Close.
 func (q *Queue) With(ctx context.Context) *Queue {
 	v := *q
@@ -91,7 +106,14 @@ func (q *Queue) With(ctx context.Context) *Queue {
 			sc.disabled = append(sc.disabled, e)
 		}
 	}
-	if sc.strict || len(sc.disabled) > 0 || len(sc.overrides) > 0 {
+	for _, text := range sv.required {
+		e, err := parseEntry(text)
+		if err != nil {
+			e = entry{text: text} // no kernel has an empty name
+		}
+		sc.required = append(sc.required, e)
+	}
+	if sc.strict || len(sc.required) > 0 || len(sc.disabled) > 0 || len(sc.overrides) > 0 {
 		v.scope = sc
 	}
 	return &v

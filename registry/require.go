@@ -1,0 +1,180 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opmux/opmux/tensor"
+)
+
+// ErrRequired is what every RequireError is.
+var ErrRequired = errors.New("required kernel is missing")
+
+// RequireError says which of the kernels or providers that a caller insists on cannot run on a device, or did not.
+type RequireError struct {
+	Device  tensor.Device
+	Missing []Missing
+}
+
+// Missing is one name of a RequireError.
+type Missing struct {
+	Name       string      `json:"name"`
+	Candidates []Candidate `json:"candidates,omitempty"` // registered, with the reasons why they are not used; each reason once
+	Near       []string    `json:"near,omitempty"`       // of an unknown name: the nearest known ones
+	Idle       bool        `json:"idle,omitempty"`       // usable, but it has executed nothing
+}
+
+// String returns the name and what is the matter with it.
+func (m Missing) String() string {
+	switch {
+	case m.Idle:
+		return m.Name + " has executed nothing"
+	case len(m.Candidates) == 0:
+		return strings.TrimPrefix((&UnknownNameError{Name: m.Name, Near: m.Near}).Error(), "registry: ")
+	}
+	var why []string
+	for _, c := range m.Candidates {
+		why = append(why, c.String())
+	}
+	return m.Name + " is not usable: " + strings.Join(why, "; ")
+}
+
+// Error names the device and each missing name with its reasons.
+func (e *RequireError) Error() string {
+	var all []string
+	for _, m := range e.Missing {
+		all = append(all, m.String())
+	}
+	return fmt.Sprintf("registry: %v: %v: %s", e.Device, ErrRequired, strings.Join(all, "; "))
+}
+
+// Unwrap returns ErrRequired.
+func (e *RequireError) Unwrap() error { return ErrRequired }
+
+// Require checks, for example when a program starts, that every name is usable on dev: that a kernel of it stands in the
+// chain of some op. Names are a kernel's or a provider's, or name@op; ReferenceProviderName means the borrowed kernels.
+// Errors: *RequireError with the reasons; ErrName; ErrUnknownDevice.
+func (r *Registry) Require(dev tensor.Device, names ...string) error {
+	entries, err := requirements(dev, names)
+	if err != nil {
+		return err
+	}
+	t, err := r.snapshot()
+	if err != nil {
+		return err
+	}
+	if err := t.require(dev, entries); err != nil {
+		for i, m := range err.Missing {
+			if len(m.Candidates) == 0 {
+				err.Missing[i].Near = r.near(entries[slices.IndexFunc(entries, func(e entry) bool { return e.text == m.Name })].name)
+			}
+		}
+		return err
+	}
+	return nil
+}
+
+// RequireExecuted checks after a run that every name, as in Require, has executed a call on dev since the registry was
+// made. Errors as Require's.
+func (r *Registry) RequireExecuted(dev tensor.Device, names ...string) error {
+	if err := r.Require(dev, names...); err != nil {
+		return err
+	}
+	entries, _ := requirements(dev, names)
+	e, ops, totals := &RequireError{Device: dev}, r.ops.Load(), r.cells.totals()
+next:
+	for i := range entries {
+		for id, k := range r.cells.all()[:len(totals)] {
+			if k.slot.dev == dev && totals[id].executed > 0 && entries[i].covers(ops, k.newest.Load(), dev, k.borrowed) {
+				continue next
+			}
+		}
+		e.Missing = append(e.Missing, Missing{Name: entries[i].text, Idle: true})
+	}
+	if len(e.Missing) > 0 {
+		return e
+	}
+	return nil
+}
+
+// requirements parses the names of Require.
+func requirements(dev tensor.Device, names []string) (out []entry, err error) {
+	if err := checkDevice(dev); err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		e, err := parseEntry(n)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// require returns nil if a kernel of every entry stands in a chain of dev.
+func (t *table) require(dev tensor.Device, entries []entry) *RequireError {
+	e := &RequireError{Device: dev}
+	dn := deviceNumber(dev)
+	for i := range entries {
+		m, found := Missing{Name: entries[i].text}, false
+		for op := range t.ops.byID {
+			if c := t.at(dn, Op(op)); c != nil && !found {
+				found = m.search(t, c, &entries[i])
+			}
+		}
+		if !found {
+			e.Missing = append(e.Missing, m)
+		}
+	}
+	if len(e.Missing) == 0 {
+		return nil
+	}
+	return e
+}
+
+// search looks for the entry in a chain and keeps the reasons of what the chain does not hold.
+func (m *Missing) search(t *table, c *chain, e *entry) bool {
+	for i := range c.steps {
+		if s := &c.steps[i]; e.covers(t.ops, s.g, c.slot.dev, s.k.borrowed) {
+			return true
+		}
+	}
+	for _, d := range c.dropped {
+		same := func(o Candidate) bool { return o.Why == d.why && o.Detail == d.detail }
+		if e.covers(t.ops, d.g, c.slot.dev, false) && !slices.ContainsFunc(m.Candidates, same) {
+			m.Candidates = append(m.Candidates, d.candidate())
+		}
+	}
+	return false
+}
+
+// candidate is the drop as errors list it.
+func (d drop) candidate() Candidate {
+	return Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority, Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail}
+}
+
+// missing checks the names that a scope requires, once for each snapshot.
+func (sc *scope) missing(t *table, dev tensor.Device) error {
+	if len(sc.required) == 0 {
+		return nil
+	}
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	if sc.checked != t {
+		sc.checked, sc.absent = t, nil
+		if e := t.require(dev, sc.required); e != nil {
+			sc.absent = e
+		}
+	}
+	return sc.absent
+}
+
+// near returns known op, kernel and provider names that look like name.
+func (r *Registry) near(name string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.nearest(name)
+}
