@@ -81,9 +81,13 @@ type Device struct {
 }
 
 var (
-	_ device.Device       = (*Device)(nil)
-	_ device.WeightPacker = (*Device)(nil)
+	_ device.Device         = (*Device)(nil)
+	_ device.WeightPacker   = (*Device)(nil)
+	_ device.HealthReporter = (*Device)(nil)
 )
+
+// Health returns nil: a process does not outlive its processor.
+func (d *Device) Health() error { return nil }
 
 // Open starts the worker threads and publishes what the CPU can do in o.Registry. A negative index is ErrRange.
 func Open(o Options) (*Device, error) {

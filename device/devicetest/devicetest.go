@@ -24,6 +24,7 @@ type Options struct {
 
 // Device is a fake device. It implements device.Device.
 type Device struct {
+	device.HealthState
 	o Options
 
 	mu      sync.Mutex
@@ -31,7 +32,10 @@ type Device struct {
 	next    uint64 // device address of the next buffer
 }
 
-var _ device.Device = (*Device)(nil)
+var _ interface {
+	device.Device
+	device.HealthReporter
+} = (*Device)(nil)
 
 // Open returns a fake device.
 func Open(o Options) *Device {
@@ -51,8 +55,15 @@ func (d *Device) Caps() device.ProviderCaps {
 			CoherentWithoutFlush: d.o.Unified}}
 }
 
+// Lose makes the device lost: it reports so, and Alloc, NewQueue, and its queues' Copy, Sync, Record and Reserve fail with
+// the *device.LostError that is returned.
+func (d *Device) Lose(cause error) error { return d.HealthState.Lose(d.o.ID, cause) }
+
 // Alloc returns zeroed memory, aligned to 64 and with a device address that is a multiple of 256.
 func (d *Device) Alloc(size int64) (device.Buffer, error) {
+	if err := d.Health(); err != nil {
+		return nil, err
+	}
 	if size < 0 {
 		return nil, fmt.Errorf("devicetest: %d bytes: %w", size, device.ErrRange)
 	}
@@ -68,6 +79,9 @@ func (d *Device) Alloc(size int64) (device.Buffer, error) {
 
 // NewQueue returns a *Queue.
 func (d *Device) NewQueue() (device.Queue, error) {
+	if err := d.Health(); err != nil {
+		return nil, err
+	}
 	return &Queue{id: device.NextID(), d: d}, nil
 }
 
@@ -158,6 +172,9 @@ func (q *Queue) Device() tensor.Device { return q.d.o.ID }
 
 // Copy copies bytes between contiguous tensors of equal dtype and shape, on this device or the CPU.
 func (q *Queue) Copy(dst, src *tensor.Tensor) error {
+	if err := q.d.Health(); err != nil {
+		return err
+	}
 	to, from := q.bytes(dst), q.bytes(src)
 	if to == nil || from == nil || len(to) != len(from) || dst.DType != src.DType {
 		return fmt.Errorf("devicetest: copy %v to %v: %w", src, dst, device.ErrRange)
@@ -173,9 +190,12 @@ func (q *Queue) bytes(x *tensor.Tensor) []byte {
 	return q.d.Bytes(x)
 }
 
-// Sync counts the call and returns SyncErr.
+// Sync counts the call and returns SyncErr, or the device's loss.
 func (q *Queue) Sync(context.Context) error {
 	q.syncs.Add(1)
+	if err := q.d.Health(); err != nil {
+		return err
+	}
 	return q.SyncErr
 }
 
@@ -183,7 +203,7 @@ func (q *Queue) Sync(context.Context) error {
 func (q *Queue) Syncs() int { return int(q.syncs.Load()) }
 
 // Record returns an event that is done.
-func (q *Queue) Record() (device.Event, error) { return event{}, nil }
+func (q *Queue) Record() (device.Event, error) { return event{}, q.d.Health() }
 
 // Wait returns at once.
 func (q *Queue) Wait(device.Event) error { return nil }
@@ -191,6 +211,9 @@ func (q *Queue) Wait(device.Event) error { return nil }
 // Reserve grows the scratch block; ErrOutOfMemory past Options.ReserveLimit. Every block is aligned to 8 only where
 // align asks for no more than that; larger alignments come from a larger block.
 func (q *Queue) Reserve(size, align int64) (device.Workspace, error) {
+	if err := q.d.Health(); err != nil {
+		return device.Workspace{}, err
+	}
 	if size < 0 || align <= 0 || align&(align-1) != 0 {
 		return device.Workspace{}, fmt.Errorf("devicetest: scratch of %d bytes at %d: %w", size, align, device.ErrRange)
 	}
