@@ -200,13 +200,15 @@ func gcd(a, b int64) int64 {
 
 // of is the class of n for trait i.
 func (reg *regions) of(i int, n int64) int64 {
-	at := int64(0)
-	for _, s := range reg.starts[i] {
-		if n < s {
-			break
+	lo, hi := 0, len(reg.starts[i])
+	for lo < hi { // the number of starts up to n
+		if mid := int(uint(lo+hi) >> 1); n < reg.starts[i][mid] {
+			hi = mid
+		} else {
+			lo = mid + 1
 		}
-		at++
 	}
+	at := int64(lo)
 	if m := reg.moduli[i]; m > 1 {
 		r := n % m
 		if r < 0 {

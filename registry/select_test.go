@@ -1,0 +1,203 @@
+package registry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/tensor"
+	"github.com/stretchr/testify/require"
+)
+
+// mmArgs is the record of an op with formats and traits.
+type mmArgs struct {
+	Header
+	A, B tensor.Tensor
+	M, K int64
+	Ran  string
+}
+
+// mm defines an op of that record: roles a and b, traits m (dynamic), k and layout.
+func mm(t testing.TB, o Options) (*Registry, Op) {
+	r := New(o)
+	op, err := r.Define(Descriptor{Name: "mm", Family: "gemm", Mode: "mm", Record: typeOf[mmArgs](),
+		Operands: []Operand{{Name: "a", Offset: unsafe.Offsetof(mmArgs{}.A)}, {Name: "b", Offset: unsafe.Offsetof(mmArgs{}.B)}},
+		Roles:    []string{"a", "b"},
+		Traits: []TraitDef{
+			{Name: "m", Type: TraitInt, Dynamic: true, Required: true, Derive: func(p unsafe.Pointer) (TraitValue, bool) { return IntTrait((*mmArgs)(p).M), true }},
+			{Name: "k", Type: TraitInt, Derive: func(p unsafe.Pointer) (TraitValue, bool) { return IntTrait((*mmArgs)(p).K), true }},
+			{Name: "layout", Type: TraitString, Default: StringTrait("nk")},
+		}})
+	require.NoError(t, err)
+	return r, op
+}
+
+func ranMM(name string) Launcher {
+	return func(_ *Queue, a unsafe.Pointer) Status {
+		(*mmArgs)(a).Ran = name
+		return 0
+	}
+}
+
+func sig(t testing.TB, text string) tensor.FormatSignature {
+	s, err := tensor.ParseSignature(text)
+	require.NoError(t, err)
+	return s
+}
+
+// kernel is a description with defaults for tests.
+func kernel(t testing.TB, name string, change func(*KernelSpec)) KernelSpec {
+	s := KernelSpec{Name: name, Family: "gemm", Mode: "mm", Solution: name, Kinds: []tensor.Kind{tensor.CPU},
+		Spec: Spec{Signatures: []tensor.FormatSignature{sig(t, "a=f32, b=f32")}, Origin: "test"}}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func register(t testing.TB, r *Registry, s KernelSpec) *Kernel {
+	k, err := r.RegisterKernel(s, ranMM(s.Name))
+	require.NoError(t, err)
+	return k
+}
+
+// A kernel registered for one format and one range of a trait serves those requests and no others, through Select and
+// through the seam alike, and what it does not serve goes to the next kernel without counting as a decline.
+func TestSelectFormatAndTrait(t *testing.T) {
+	r, op := mm(t, Options{})
+	register(t, r, kernel(t, "wide", func(s *KernelSpec) {
+		s.Priority = BandSpecialized.Plus(0)
+		s.Constraints = map[string]Constraint{"m": AtLeast(32), "k": MultipleOf(64)}
+	}))
+	register(t, r, kernel(t, "any", func(s *KernelSpec) { s.Signatures = append(s.Signatures, sig(t, "a=bf16, b=q4_0")) }))
+	q := r.NewQueue(nil)
+	f32, q4 := sig(t, "a=f32, b=f32"), sig(t, "a=bf16, b=q4_0")
+	for _, c := range []struct {
+		sig  tensor.FormatSignature
+		m, k int64
+		want string
+	}{{f32, 32, 128, "wide"}, {f32, 31, 128, "any"}, {f32, 32, 96, "any"}, {q4, 32, 128, "any"}, {f32, 1 << 40, 0, "wide"}} {
+		s, err := r.Select(Request{Operator: "gemm.mm", Signature: c.sig, Traits: map[string]TraitValue{"m": IntTrait(c.m), "k": IntTrait(c.k)}})
+		require.NoError(t, err)
+		require.Equal(t, c.want, s.Kernel())
+		a := &mmArgs{M: c.m, K: c.k}
+		for role, x := range map[string]*tensor.Tensor{"a": &a.A, "b": &a.B} {
+			f, _ := c.sig.Format(role)
+			*x = tensor.Must(tensor.New(nil, f.DType, 32))
+		}
+		require.NoError(t, s.Launch(q, unsafe.Pointer(a)))
+		require.Equal(t, c.want, a.Ran)
+		a.Ran = ""
+		require.NoError(t, q.Launch(op, unsafe.Pointer(a)))
+		require.Equal(t, c.want, a.Ran, "the seam answers from the same table")
+	}
+	require.Zero(t, r.GetOpProviderStats(op, cpu0).Declines)
+	require.EqualValues(t, 3, counts(t, r, op, cpu0, "wide").Declined["domain"])
+	_, err := r.Select(Request{Operator: "mm", Signature: sig(t, "a=f16, b=f16"), Traits: map[string]TraitValue{"m": IntTrait(1), "k": IntTrait(1)}})
+	require.ErrorIs(t, err, ErrNoKernel)
+	require.ErrorContains(t, err, "wide: format: wants")
+	d := r.Decide(Request{Operator: "mm", Signature: f32, Traits: map[string]TraitValue{"m": IntTrait(5), "k": IntTrait(65)}})
+	require.Equal(t, "any", d.Winner)
+	require.Equal(t, []Why{{Kind: WhyTrait, Name: "k", Want: "a multiple of 64", Have: "65"}, {Kind: WhyTrait, Name: "m", Want: "at least 32", Have: "5"}}, d.Choices[1].Why)
+}
+
+// A handle answers like Select for every value of its dynamic trait, from few answers, without allocating.
+func TestHandle(t *testing.T) {
+	r, _ := mm(t, Options{})
+	register(t, r, kernel(t, "wide", func(s *KernelSpec) {
+		s.Priority = BandSpecialized.Plus(0)
+		s.Constraints = map[string]Constraint{"m": {AllOf: []Constraint{AtLeast(32), MultipleOf(8)}}}
+	}))
+	register(t, r, kernel(t, "any", nil))
+	req := Request{Operator: "mm", Signature: sig(t, "a=f32, b=f32"), Traits: map[string]TraitValue{"k": IntTrait(64)}}
+	h, err := r.Prepare(req, "m")
+	require.NoError(t, err)
+	for round := range 2 {
+		for m := range int64(200) {
+			s, err := h.Select(m)
+			require.NoError(t, err)
+			want := "any"
+			if m >= 32 && m%8 == 0 && round == 0 {
+				want = "wide"
+			}
+			require.Equal(t, want, s.Kernel(), "m=%d", m)
+		}
+		require.LessOrEqual(t, r.CacheStats().Size, 3*8, "answers are kept by region, not by value")
+		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = h.Select(33) }))
+		_, err = r.DisableOpProvider("wide", true)
+		require.NoError(t, err)
+	}
+}
+
+// A plan for another machine picks by what that machine has, cannot be launched, and shows what is not in this build.
+func TestSelectForPlatform(t *testing.T) {
+	r, _ := mm(t, Options{})
+	for _, vendor := range []string{"nvidia", "amd"} {
+		s := kernel(t, vendor+"_mm", func(s *KernelSpec) {
+			s.Kinds = []tensor.Kind{tensor.CUDA, tensor.ROCm}
+			s.Requires = device.Requirement{Vendors: []string{vendor}}
+			s.Unavailable = "needs a build tag"
+		})
+		_, err := r.RegisterKernel(s, nil)
+		require.NoError(t, err)
+	}
+	req := Request{Operator: "gemm.mm", Signature: sig(t, "a=f32, b=f32"), Traits: map[string]TraitValue{"m": IntTrait(1), "k": IntTrait(1)}}
+	req.Platform = &device.Platform{Vendor: "nvidia", Kind: tensor.CUDA, Name: "H100"}
+	d := r.Decide(req)
+	require.Equal(t, "nvidia_mm", d.Winner, d)
+	require.Equal(t, "not in this build: needs a build tag", d.Choices[0].Note)
+	s, err := r.Select(req)
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Launch(r.NewQueue(nil), unsafe.Pointer(&mmArgs{})), ErrPlan)
+	req.Platform, req.Device = nil, cuda0
+	_, err = r.Select(req)
+	require.ErrorIs(t, err, ErrNoKernel, "here nothing is available")
+	require.ErrorContains(t, err, "needs a build tag")
+}
+
+func BenchmarkSelect(b *testing.B) {
+	r, _ := mm(b, Options{})
+	for i := range 200 {
+		register(b, r, kernel(b, fmt.Sprintf("k%03d", i), func(s *KernelSpec) {
+			s.Priority = BandPerformant.Plus(uint8(i % 4))
+			s.Constraints = map[string]Constraint{"k": MultipleOf(int64(8 << (i % 3))), "m": AtLeast(int64(i))}
+			s.Requires = device.Requirement{Vendors: []string{"cpu"}}
+		}))
+	}
+	req := Request{Operator: "mm", Signature: sig(b, "a=f32, b=f32"), Traits: map[string]TraitValue{"m": IntTrait(100), "k": IntTrait(64)}}
+	h, err := r.Prepare(req, "m")
+	require.NoError(b, err)
+	b.Run("handle", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := range b.N {
+			if _, err := h.Select(int64(i & 127)); err != nil && i&127 != 0 {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("request", func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			if _, err := r.Select(req); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("cold", func(b *testing.B) {
+		for range b.N {
+			r.ClearCache()
+			if _, err := r.Select(req); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("explain", func(b *testing.B) {
+		for range b.N {
+			if d := r.Decide(req); d.Winner == "" || strings.Contains(d.Error, "x") {
+				b.Fatal(d)
+			}
+		}
+	})
+}
