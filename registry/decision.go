@@ -77,6 +77,8 @@ type Choice struct {
 	Why      []Why  `json:"why,omitempty"`    // every reason of a rejection
 	Note     string `json:"note,omitempty"`
 	Source   string `json:"source,omitempty"`
+
+	Signatures []string `json:"signatures,omitempty"` // that the kernel takes, in the record of a request without one
 }
 
 // Decision is the record of one selection: what was asked, what counted, and the verdict on every kernel of the op, best
@@ -143,6 +145,9 @@ func (d *Decision) String() string {
 		b.WriteByte('\n')
 		for _, w := range c.Why {
 			fmt.Fprintf(&b, "        %v\n", w)
+		}
+		for _, s := range c.Signatures {
+			fmt.Fprintf(&b, "        takes %s\n", s)
 		}
 	}
 	if len(d.Ties) > 0 {

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/tensor"
 )
 
 // Selection is the answer to a Request: the kernels that serve it, best first. It stays as it is when the registry
@@ -130,6 +131,32 @@ type candidate struct {
 	why      []Why
 	score    Score
 	oracle   string
+	kinds    string // planning: the kinds that the kernel is for, where the platform's is none of them
+}
+
+// elsewhere lists the op's kernels for other kinds than the platform's that have none for it, by name. A plan explains
+// them too, so that it never says less than "not for this kind".
+func (q *query) elsewhere(here []candidate) (out []candidate) {
+	at := map[string]int{}
+	for i := range here {
+		at[here[i].g.p.Kernel] = -1
+	}
+	for kind := range tensor.NumKinds {
+		c := q.t.chain(q.op, tensor.Device{Kind: tensor.Kind(kind)})
+		if c == nil {
+			continue
+		}
+		for _, g := range c.all {
+			switch i, seen := at[g.p.Kernel]; {
+			case !seen:
+				at[g.p.Kernel] = len(out)
+				out = append(out, candidate{g: g, kinds: g.kind.String()})
+			case i >= 0:
+				out[i].kinds += " or " + g.kind.String()
+			}
+		}
+	}
+	return out
 }
 
 // candidates lists every kernel of the op on the device: those in its chain and those that it dropped.
@@ -166,6 +193,9 @@ func (q *query) candidates() []candidate {
 // without it the first refusal ends a judgement.
 func (q *query) rank(explain bool) []candidate {
 	list := q.candidates()
+	if explain && q.req.Platform != nil {
+		list = append(list, q.elsewhere(list)...)
+	}
 	for i := range list {
 		q.judge(&list[i], explain)
 		if list[i].ok {
@@ -241,6 +271,9 @@ func (q *query) judge(c *candidate, explain bool) {
 		if w.Kind != "" && no(true, w) {
 			return
 		}
+	}
+	if c.kinds != "" && no(true, Why{Kind: WhyCapability, Name: "kind", Want: c.kinds, Have: q.p.Kind.String()}) {
+		return
 	}
 	if planning {
 		if by := q.t.disabledBy(g, q.c.slot.dev); by != "" && no(true, Why{Kind: WhyDisabled, Text: "by " + by}) {
@@ -446,6 +479,11 @@ func (q *query) decide() *Decision {
 			ch.Verdict, ch.Score, ch.Oracle = "eligible", &s, c.oracle
 			if i == 0 {
 				ch.Verdict, d.Winner = "selected", ch.Kernel
+			}
+		}
+		if s := c.g.p.Spec; s != nil && q.sig.IsZero() {
+			for _, sig := range s.Signatures {
+				ch.Signatures = append(ch.Signatures, sig.String())
 			}
 		}
 		if s := c.g.p.Spec; s != nil && s.Unavailable != "" && d.Planned {
