@@ -63,6 +63,7 @@ type ProviderCaps struct {
 	Features         uint64 // bits whose meaning belongs to the publishing backend
 	Memory           Memory
 	Libraries        []Library
+	Platform         *Platform // the device as the choice of kernels sees it; nil: AsPlatform derives it. Not to be changed
 }
 
 // MarshalJSON encodes the record as listings print it: device and state by name, features in hex, Err as its text.
@@ -82,6 +83,7 @@ func (c ProviderCaps) MarshalJSON() ([]byte, error) {
 		Features     string    `json:"features"`
 		Memory       Memory    `json:"memory"`
 		Libraries    []Library `json:"libraries,omitempty"`
+		Platform     *Platform `json:"platform,omitempty"`
 	}{c.Device.String(), c.State.String(), text, c.Arch, c.ComputeMajor, c.ComputeMinor, c.ComputeUnitCount,
-		fmt.Sprintf("%#x", c.Features), c.Memory, c.Libraries})
+		fmt.Sprintf("%#x", c.Features), c.Memory, c.Libraries, c.Platform})
 }
