@@ -117,7 +117,8 @@ func (d *Device) Name() string { return fmt.Sprintf("%s, %d threads", name(), d.
 func name() string { return "CPU (" + runtime.GOARCH + ")" }
 
 // Caps returns what the CPU can do: Arch is the best tier, Features the bits of this package's Feature constants,
-// ComputeUnitCount the threads.
+// ComputeUnitCount the threads. Platform names the processor and has its instruction sets as features: "isa:avx2",
+// "isa:avx512_vnni", "isa:amx_int8" only where the kernel grants the tiles.
 func (d *Device) Caps() device.ProviderCaps { return d.caps }
 
 // NewQueue returns a queue. Launches of several queues run side by side; at any time one of them has the worker threads

@@ -3,6 +3,8 @@ package cpu
 import (
 	"context"
 	"math"
+	"runtime"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -52,6 +54,34 @@ func TestOpenPublishesCaps(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, two.ID().Index)
 	require.NoError(t, two.Close())
+}
+
+// TestPlatform: a tier that runs here finds what it needs in the platform, and one that does not finds something missing.
+func TestPlatform(t *testing.T) {
+	_, d := open(t, 1)
+	p := d.Caps().Platform
+	require.NoError(t, p.Validate())
+	require.Equal(t, device.CPUVendor, p.Vendor)
+	require.Equal(t, device.Yes, p.Has("isa:"+runtime.GOARCH))
+	require.Equal(t, d.Caps().Memory.Total, p.Memory)
+	require.Equal(t, 1, p.ComputeUnits)
+	for _, tier := range tiers() {
+		need := device.Requirement{Vendors: []string{device.CPUVendor}, Features: isaFeatures(levels[tier.name].features)}
+		require.NoError(t, need.Validate())
+		require.Equal(t, tier.set.Missing() == "", need.SatisfiedBy(p), "%s: %v", tier.name, need.Missing(p))
+	}
+	require.Len(t, isaNames, len(featureNames))
+	all := isaFeatures(1<<len(isaNames) - 1)
+	require.True(t, slices.IsSorted(all))
+	for _, file := range []string{"cpu-avx512", "cpu-avx2", "cpu-neon"} {
+		p, err := device.ReadPlatform("../docs/platforms/" + file + ".json")
+		require.NoError(t, err)
+		for _, f := range p.Features {
+			if f != "isa:amd64" && f != "isa:arm64" {
+				require.Contains(t, all, f, file)
+			}
+		}
+	}
 }
 
 func TestBuffer(t *testing.T) {

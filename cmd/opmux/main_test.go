@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/registry"
 )
 
@@ -122,6 +123,14 @@ func TestListings(t *testing.T) {
 	require.Contains(t, out, "reference")
 	_, out, _ = call(t, "env")
 	require.Contains(t, out, "OPMUX_DISABLE")
+
+	_, out, _ = call(t, "devices", "--platform")
+	p, err := device.LoadPlatform(strings.NewReader(out))
+	require.NoError(t, err, out)
+	require.Equal(t, "cpu", p.Vendor)
+	var list []struct{ Platform *device.Platform }
+	callJSON(t, &list, "devices")
+	require.Equal(t, p.Fingerprint(), list[0].Platform.Fingerprint())
 }
 
 func TestExitCodes(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package limits finds out how much of the machine this process may use: processors (affinity, control-group quota) and
-// memory (what is there, control-group limit). Everything is read anew at each call; nothing is cached.
+// memory (what is there, control-group limit); and what the processor is called. Everything is read anew at each call; nothing is cached.
 package limits
 
 import (
@@ -33,6 +33,19 @@ func threads(root fs.FS, affinity, option int) (int, []string) {
 	}
 	n = max(n, 1)
 	return n, append(why, fmt.Sprintf("threads: %d", n))
+}
+
+// ProcessorName returns the name that the system gives the first processor, "" if it gives none.
+func ProcessorName() string { return processorName(root()) }
+
+func processorName(root fs.FS) string {
+	text, _ := fs.ReadFile(root, "proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
+			return strings.Join(strings.Fields(value), " ")
+		}
+	}
+	return ""
 }
 
 // Memory returns the bytes of memory that the process may use in all and those that are free now; 0 means unknown.

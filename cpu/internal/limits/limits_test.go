@@ -90,3 +90,9 @@ func TestMemory(t *testing.T) {
 		require.Positive(t, avail)
 	}
 }
+
+func TestProcessorName(t *testing.T) {
+	require.Equal(t, "Some CPU @ 2 GHz", processorName(files("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some  CPU @ 2 GHz\nmodel name\t: Another\n")))
+	require.Empty(t, processorName(files("proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd0c\n")))
+	require.Empty(t, processorName(files()))
+}
