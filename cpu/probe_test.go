@@ -1,0 +1,49 @@
+package cpu
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/registry"
+)
+
+func TestProbe(t *testing.T) {
+	for _, threads := range []int{1, 2} {
+		d, err := Open(Options{Threads: threads, Registry: registry.New(registry.Options{})})
+		require.NoError(t, err)
+		p, err := d.NewProbe()
+		require.NoError(t, err)
+		require.Positive(t, p.Size())
+		require.Zero(t, p.Read(0))
+		require.Zero(t, p.Read(-1))
+		require.EqualValues(t, probePiece, p.Read(1))
+		require.EqualValues(t, 3*probePiece, p.Read(2*probePiece+1))
+		require.Equal(t, 4%int(p.Size()/probePiece), p.(*Probe).at, "goes on where it stopped")
+		start := time.Now()
+		require.EqualValues(t, p.Size(), p.Read(p.Size()))
+		require.Less(t, float64(p.Size())/time.Since(start).Seconds(), 1e13, "memory was not read")
+		require.Equal(t, 4%int(p.Size()/probePiece), p.(*Probe).at, "once round")
+
+		if best().PeakF32(1) > 0 {
+			require.ElementsMatch(t, []string{"f32", "int8"}, p.Units())
+		}
+		for _, u := range p.Units() {
+			for _, n := range []float64{1, 1e6, 3e8} {
+				got := p.Multiply(u, n)
+				require.InDelta(t, n, got, 0.5*n+float64(4*d.pool.Threads())*24*32768, "%s %g", u, n)
+			}
+			require.Zero(t, p.Multiply(u, 0))
+			require.Zero(t, p.Multiply(u, -1))
+		}
+		require.Zero(t, p.Multiply("f128", 1e6))
+		require.NoError(t, p.Close())
+		require.Zero(t, p.Size())
+		require.Zero(t, p.Read(1))
+		require.NoError(t, d.Close())
+		_, err = d.NewProbe()
+		require.ErrorIs(t, err, device.ErrClosed)
+	}
+}
