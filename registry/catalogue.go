@@ -41,6 +41,9 @@ func (s *opSet) add(d *Descriptor) error {
 			return fmt.Errorf("registry: op %s: record %v does not start with a registry.Header: %w", d.Name, d.Record, ErrSignature)
 		}
 	}
+	if err := (&Schema{Roles: d.Roles, Traits: d.Traits}).validate(); err != nil {
+		return fmt.Errorf("registry: op %s: %w", d.Name, err)
+	}
 	for len(s.byID) <= int(d.Op) {
 		s.byID = append(s.byID, nil)
 	}

@@ -41,6 +41,20 @@ func (t Tier) String() string {
 	return [...]string{"native", "vendor", "plugin", "reference", "borrowed"}[min(t, Borrowed)]
 }
 
+// MarshalText is String.
+func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads a name. ErrArgument.
+func (t *Tier) UnmarshalText(b []byte) error {
+	for i := range Borrowed {
+		if i.String() == string(b) {
+			*t = i
+			return nil
+		}
+	}
+	return fmt.Errorf("registry: tier %q is not native, vendor, plugin or reference: %w", clip(string(b)), ErrArgument)
+}
+
 // Verdict is a predicate's answer for a device.
 type Verdict struct {
 	OK     bool
