@@ -23,6 +23,7 @@ type Request struct {
 	Objective Objective
 	Solution  string // only kernels of this provider
 	Override  string // a Target, as OPMUX_OVERRIDE takes them
+	scope     *scope // of the queue
 	Strict    bool   // a choice that only names could decide is ErrAmbiguous
 }
 
@@ -180,7 +181,7 @@ func (q *query) traitAt(name string, v TraitValue) (int, error) {
 
 // choose asks what options, context and config say about the request.
 func (q *query) choose() error {
-	q.choice = q.t.choose(choiceRequest{op: q.op, operator: q.req.Operator, p: q.p, sig: q.sig, trait: q.trait, call: q.req.Override})
+	q.choice = q.t.choose(choiceRequest{op: q.op, operator: q.req.Operator, p: q.p, sig: q.sig, trait: q.trait, call: q.req.Override, scope: q.req.scope.override(q.op)})
 	if q.choice.err != nil {
 		return &RequestError{Operator: q.req.Operator, Field: "override", Text: q.choice.err.Error()}
 	}

@@ -150,3 +150,15 @@ func (sc *scope) chain(t *table, c *chain) *chain {
 	sc.cache[c] = n
 	return n
 }
+
+// override is the target that the scope has for op, as ParseTarget reads it; "" for none.
+func (sc *scope) override(op Op) string {
+	if sc == nil {
+		return ""
+	}
+	ch := sc.overrides[op]
+	if len(ch.exclude) > 0 {
+		return ch.exclude[0].String()
+	}
+	return ch.target.String()
+}

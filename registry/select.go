@@ -70,7 +70,18 @@ func (r *Registry) Select(req Request) (*Selection, error) {
 	if err != nil {
 		return nil, err
 	}
+	if req.scope != nil { // a scope's own view is not everybody's
+		return q.find()
+	}
 	return r.selections.get(q)
+}
+
+// Select is Registry.Select for calls on q: its device takes the place of the request's, and the scopes of its context
+// (strict mode, disabled and overriding kernels) count. A request's own Override is stronger than the context's.
+func (q *Queue) Select(req Request) (*Selection, error) {
+	req.Device, req.Platform, req.scope = q.dev, nil, q.scope
+	req.Strict = req.Strict || q.scope != nil && q.scope.strict
+	return q.reg.Select(req)
 }
 
 // Supports reports whether some kernel serves the request, and the record of the decision.
@@ -128,6 +139,7 @@ type candidate struct {
 	borrowed bool
 	drop     *drop // why the device's chain lacks it
 	ok       bool
+	named    bool // by the override
 	why      []Why
 	score    Score
 	oracle   string
@@ -206,6 +218,9 @@ func (q *query) rank(explain bool) []candidate {
 		if a.ok != b.ok {
 			return b2i(b.ok) - b2i(a.ok)
 		}
+		if a.named != b.named {
+			return b2i(b.named) - b2i(a.named)
+		}
 		if a.borrowed != b.borrowed {
 			return b2i(a.borrowed) - b2i(b.borrowed)
 		}
@@ -234,7 +249,8 @@ func (q *query) score(c *candidate) {
 // judge decides whether a kernel can serve the query.
 func (q *query) judge(c *candidate, explain bool) {
 	c.ok = true
-	forced := !q.choice.target.IsZero() && q.choice.target.Force && q.choice.target.Matches(c.g.p.Kernel, c.g.p.Name)
+	ch := &q.choice
+	forced := !ch.target.IsZero() && ch.target.Force && ch.target.Matches(c.g.p.Kernel, c.g.p.Name)
 	// no counts a refusal and reports whether judging may stop. A forced kernel is judged only by what makes it unable to run.
 	no := func(hard bool, w Why) bool {
 		if forced && !hard {
@@ -259,7 +275,7 @@ func (q *query) judge(c *candidate, explain bool) {
 		case DropUnsupported:
 			if len(d.reasons) > 0 {
 				for _, r := range d.reasons {
-					if no(true, capability(r)) {
+					if no(false, capability(r)) {
 						return
 					}
 				}
@@ -268,7 +284,7 @@ func (q *query) judge(c *candidate, explain bool) {
 				w.Kind = WhyLoad
 			}
 		}
-		if w.Kind != "" && no(true, w) {
+		if w.Kind != "" && no(d.why == DropDisabled || d.why == DropUnavailable, w) {
 			return
 		}
 	}
@@ -279,16 +295,16 @@ func (q *query) judge(c *candidate, explain bool) {
 		if by := q.t.disabledBy(g, q.c.slot.dev); by != "" && no(true, Why{Kind: WhyDisabled, Text: "by " + by}) {
 			return
 		}
-		if why := q.t.quarantined(g, q.p); why != "" && no(true, Why{Kind: WhyQuarantine, Text: why}) {
+		if why := q.t.quarantined(g, q.p); why != "" && no(false, Why{Kind: WhyQuarantine, Text: why}) {
 			return
 		}
 		if spec != nil && !explain {
-			if !spec.Requires.SatisfiedBy(q.p) && no(true, Why{}) {
+			if !spec.Requires.SatisfiedBy(q.p) && no(false, Why{}) {
 				return
 			}
 		} else if spec != nil {
 			for _, r := range spec.Requires.Check(q.p) {
-				no(true, capability(r))
+				no(false, capability(r))
 			}
 		}
 	}
@@ -390,16 +406,21 @@ func (q *query) judgeChoice(c *candidate, no func(bool, Why) bool) {
 	if c.borrowed {
 		provider = ReferenceProviderName
 	}
-	for i, x := range ch.exclude {
-		if x.Matches(name, provider) && no(false, Why{Kind: WhyOverride, Text: "excluded by " + ch.excludeFrom[i]}) {
-			return
-		}
-	}
-	named := !ch.target.IsZero() && (ch.target.Matches(name, provider) || ch.target.Matches(name, c.g.p.Name))
-	if !ch.target.IsZero() && !named && no(false, Why{Kind: WhyOverride, Text: ch.from + " wants " + ch.target.String()}) {
+	if from := ch.excluded(name, provider); from != "" && no(false, Why{Kind: WhyOverride, Text: "excluded by " + from}) {
 		return
 	}
-	if s := c.g.p.Spec; s != nil && s.NotAuto && !named && q.req.Solution != provider {
+	if sc := q.req.scope; sc != nil {
+		for i := range sc.disabled {
+			if sc.disabled[i].covers(q.t.ops, c.g, q.c.slot.dev, c.borrowed) && no(true, Why{Kind: WhyDisabled, Text: "by scope " + sc.disabled[i].text}) {
+				return
+			}
+		}
+	}
+	c.named = !ch.target.IsZero() && (ch.target.Matches(name, provider) || ch.target.Matches(name, c.g.p.Name))
+	if ch.only && !c.named && no(false, Why{Kind: WhyOverride, Text: ch.from + " wants " + ch.target.String()}) {
+		return
+	}
+	if s := c.g.p.Spec; s != nil && s.NotAuto && !c.named && q.req.Solution != provider {
 		no(false, Why{Kind: WhyPolicy, Text: "runs only where it is asked for by name"})
 	}
 }
@@ -412,7 +433,7 @@ func (q *query) find() (*Selection, error) {
 		n++
 	}
 	switch {
-	case n == 0 && !q.choice.target.IsZero():
+	case !q.choice.target.IsZero() && (n == 0 || !list[0].named):
 		return nil, &OverrideError{q: q, Target: q.choice.target.String(), From: q.choice.from}
 	case n == 0:
 		return nil, &NoKernelError{q}
@@ -436,7 +457,7 @@ func (q *query) find() (*Selection, error) {
 // tied lists the kernels whose score equals the first one's.
 func tied(list []candidate) (names []string) {
 	for _, c := range list[min(1, len(list)):] {
-		if c.score == list[0].score && c.borrowed == list[0].borrowed {
+		if c.score == list[0].score && c.borrowed == list[0].borrowed && c.named == list[0].named {
 			names = append(names, c.g.p.Kernel)
 		}
 	}
@@ -467,6 +488,9 @@ func (q *query) decide() *Decision {
 		d.Override, d.From = q.choice.target.String(), q.choice.from
 	}
 	list := q.rank(true)
+	if !q.choice.target.IsZero() && (len(list) == 0 || !list[0].ok || !list[0].named) {
+		d.Error = "the override names no kernel that can serve the request"
+	}
 	for i := range list {
 		c := &list[i]
 		ch := Choice{Kernel: c.g.p.Kernel, Provider: c.g.p.Name, Tier: c.g.p.Tier.String(), Priority: PriorityOf(c.g.p.Priority).String(),
@@ -477,7 +501,7 @@ func (q *query) decide() *Decision {
 		if c.ok {
 			s := c.score
 			ch.Verdict, ch.Score, ch.Oracle = "eligible", &s, c.oracle
-			if i == 0 {
+			if i == 0 && d.Error == "" {
 				ch.Verdict, d.Winner = "selected", ch.Kernel
 			}
 		}
