@@ -1,50 +1,308 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"strings"
 
+	"github.com/opmux/opmux/cpu"
+	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
 
 type explainCmd struct {
-	Op     string `arg:"" optional:"" help:"Name of an op; without one every op with a kernel is listed."`
-	Device string `default:"cpu:0" help:"Device, as kind:index."`
-	JSON   bool   `name:"json" help:"Print JSON."`
+	Op        string   `arg:"" optional:"" help:"An op, or an operator as FAMILY.MODE; without one every op with a kernel is listed."`
+	Device    string   `default:"cpu:0" help:"Device of this machine, as kind:index."`
+	Platform  string   `placeholder:"FILE" help:"Explain for the machine that FILE describes (docs/platforms has some) in place of a device of this one."`
+	Specs     []string `placeholder:"FILE" sep:"none" help:"Add the kernels that FILE describes; may be given again."`
+	Sig       string   `placeholder:"ROLE=FORMAT,..." help:"Formats of the operands: a=bf16,b=q4_0. Without it every op of the operator is explained."`
+	Trait     []string `placeholder:"NAME=VALUE" sep:"none" help:"A property of the calls: head_dim=128; several values (1,16,64) want a kernel that takes each, any one that takes all. May be given again."`
+	Feature   []string `placeholder:"NAME" sep:"none" help:"A feature that the kernel must have; may be given again."`
+	Objective string   `default:"default" help:"What counts: default, latency, throughput, portability, determinism, batch_invariant or debug."`
+	Solution  string   `placeholder:"NAME" help:"Only kernels of this provider."`
+	Override  string   `placeholder:"TARGET" help:"What OPMUX_OVERRIDE would say: kernel:NAME, solution:NAME, !NAME, force:NAME."`
+	JSON      bool     `name:"json" help:"Print JSON: with --sig one decision, else a list; for a device's op without a request its chain."`
 }
 
-// Run prints the chain of one op or of all.
+// asks reports whether the flags make a request, which goes beyond the chain of a device.
+func (c *explainCmd) asks() bool {
+	return c.Platform != "" || len(c.Specs) > 0 || c.Sig != "" || len(c.Trait) > 0 || len(c.Feature) > 0 || c.Objective != "default" || c.Solution != "" || c.Override != ""
+}
+
+// Run prints the chain of an op, or the decision on a request.
 func (c *explainCmd) Run(a *app) error {
-	dev, err := tensor.ParseDevice(c.Device)
-	if err != nil {
+	req := registry.Request{Solution: c.Solution, Override: c.Override, Features: c.Feature}
+	var err error
+	if req.Device, err = tensor.ParseDevice(c.Device); err != nil {
 		return usage{err}
 	}
-	d, err := a.openCPU(0)
+	if req.Objective, err = registry.ParseObjective(c.Objective); err != nil {
+		return usage{err}
+	}
+	if c.Sig != "" {
+		if req.Signature, err = tensor.ParseSignature(c.Sig); err != nil {
+			return usagef("--sig: %w", err)
+		}
+	}
+	if c.Platform != "" {
+		if err := regular(c.Platform, device.ErrPlatform); err != nil {
+			return err
+		}
+		if req.Platform, err = device.ReadPlatform(c.Platform); err != nil {
+			return err
+		}
+	}
+	r, closeDevice, err := c.open(a)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	r := registry.Default()
-	if c.Op != "" {
-		op, ok := r.Lookup(c.Op)
-		if !ok {
-			return fmt.Errorf("%q: %w", c.Op, registry.ErrUnknownOp)
-		}
-		e := r.Explain(op, dev)
-		if !known(r, dev) {
-			return fmt.Errorf("%v: %w", dev, registry.ErrUnknownDevice)
-		}
+	defer closeDevice()
+	if here := present(r); c.Platform == "" && !slices.Contains(here, req.Device) {
+		return fmt.Errorf("%v is not among the devices of this machine, %v: %w", req.Device, here, registry.ErrUnknownDevice)
+	}
+	switch op, own := r.Lookup(c.Op); {
+	case c.asks():
+		return c.decide(a, r, req)
+	case c.Op == "":
+		return c.list(a, r, req.Device)
+	case own:
+		e := r.Explain(op, req.Device)
 		if c.JSON {
 			return a.printJSON(e)
 		}
 		_, err := fmt.Fprintln(a.stdout, e)
 		return err
+	default:
+		return c.decide(a, r, req)
 	}
-	if !known(r, dev) {
-		return fmt.Errorf("%v: %w", dev, registry.ErrUnknownDevice)
+}
+
+// open returns the default registry, or, with --specs, one with the same kernels and those of the files; and opens the
+// CPU for it unless another machine is asked about.
+func (c *explainCmd) open(a *app) (r *registry.Registry, closeDevice func(), err error) {
+	closeDevice = func() {}
+	if len(c.Specs) == 0 {
+		if c.Platform == "" {
+			var d *cpu.Device
+			if d, err = a.openCPU(0); err == nil {
+				closeDevice = func() { d.Close() }
+			}
+		}
+		return registry.Default(), closeDevice, err
 	}
+	options, _ := registry.OptionsFromEnv(os.LookupEnv)
+	r = registry.New(options)
+	if err := cpu.Register(r); err != nil {
+		return nil, nil, err
+	}
+	for _, path := range c.Specs {
+		if err := loadSpecs(r, path); err != nil {
+			return nil, nil, err
+		}
+	}
+	if c.Platform == "" {
+		d, err := cpu.Open(cpu.Options{Threads: options.Threads, Registry: r})
+		if err != nil {
+			return nil, nil, err
+		}
+		closeDevice = func() { d.Close() }
+	}
+	return r, closeDevice, nil
+}
+
+func loadSpecs(r *registry.Registry, path string) error {
+	if err := regular(path, registry.ErrSpec); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = r.LoadSpecs(f, "file:"+path)
+	return err
+}
+
+// regular reports what is no regular file, before opening it: a pipe would block.
+func regular(path string, as error) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file: %w", path, as)
+	}
+	return err
+}
+
+// decide prints the decision on the request, or, without a signature, one for each op.
+func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) error {
+	list := []*registry.Decision{}
+	var failed error // of decisions that are none the less worth printing
+	switch {
+	case c.Op == "" && c.Sig != "":
+		return usagef("--sig needs an op")
+	case c.Op == "":
+		for _, name := range opNames(r) {
+			d, err := c.one(r, req, name)
+			if err != nil {
+				continue // an op without a trait that was asked for
+			}
+			if len(d.Choices) > 0 {
+				list = append(list, d)
+			}
+		}
+	case c.Sig != "":
+		d, err := c.one(r, req, c.Op)
+		if d == nil {
+			return err
+		}
+		if c.JSON {
+			return errors.Join(a.printJSON(d), err)
+		}
+		_, printErr := fmt.Fprint(a.stdout, d)
+		return errors.Join(printErr, err)
+	default:
+		ops, err := r.Covered(c.Op)
+		if err != nil {
+			return err
+		}
+		for _, op := range ops {
+			d, err := c.one(r, req, r.OpName(op))
+			if d == nil {
+				return err
+			}
+			list, failed = append(list, d), errors.Join(failed, err)
+		}
+	}
+	return errors.Join(c.print(a, list), failed)
+}
+
+func (c *explainCmd) print(a *app, list []*registry.Decision) error {
+	switch {
+	case c.JSON:
+		return a.printJSON(list)
+	case c.Op == "":
+		return decisionTable(a.stdout, list)
+	}
+	for i, d := range list {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if _, err := fmt.Fprint(a.stdout, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one decides the request for one name. A decision that finds no kernel is none the less an answer; an override that
+// cannot be honoured is a decision and an error.
+func (c *explainCmd) one(r *registry.Registry, req registry.Request, name string) (*registry.Decision, error) {
+	req.Operator = name
+	if err := c.traits(r, &req); err != nil {
+		return nil, err
+	}
+	_, err := r.Select(req)
+	switch {
+	case errors.Is(err, registry.ErrOverride), errors.Is(err, registry.ErrAmbiguous):
+	case errors.Is(err, registry.ErrNoKernel) && len(r.Decide(req).Choices) > 0:
+		err = nil
+	case err != nil && !errors.Is(err, registry.ErrNoKernel):
+		return nil, err
+	}
+	d := r.Decide(req)
+	if err == nil && d.Error != "" {
+		return nil, errors.New(d.Error)
+	}
+	return d, err
+}
+
+// traits reads --trait by the schema of the request's ops.
+func (c *explainCmd) traits(r *registry.Registry, req *registry.Request) error {
+	ops, err := r.Covered(req.Operator)
+	if err != nil {
+		return err
+	}
+	defs := map[string]registry.TraitType{}
+	for _, op := range ops {
+		d, _ := r.Describe(op)
+		for _, t := range d.Traits {
+			for _, n := range append([]string{t.Name}, t.Aliases...) {
+				defs[n] = t.Type
+			}
+		}
+	}
+	req.Traits, req.Each = map[string]registry.TraitValue{}, map[string][]registry.TraitValue{}
+	for _, text := range c.Trait {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return usagef("--trait %s: want NAME=VALUE", text)
+		}
+		if _, twice := req.Traits[name]; twice || req.Each[name] != nil {
+			return usagef("--trait %s: %s is given twice", text, name)
+		}
+		typ, known := defs[name]
+		if !known {
+			req.Traits[name] = registry.StringTrait(value) // the request is refused with the names that look like it
+			continue
+		}
+		if value == "any" && typ != registry.TraitString {
+			req.Traits[name] = registry.AnyTrait()
+			continue
+		}
+		var values []registry.TraitValue
+		for word := range strings.SplitSeq(value, ",") {
+			v, err := registry.ParseTrait(typ, word)
+			if err != nil {
+				return usagef("--trait %s: %w", text, err)
+			}
+			values = append(values, v)
+		}
+		if len(values) == 1 {
+			req.Traits[name] = values[0]
+		} else {
+			req.Each[name] = values
+		}
+	}
+	return nil
+}
+
+// opNames lists the names of all ops: the catalogue's, then those that were defined.
+func opNames(r *registry.Registry) (names []string) {
+	for _, d := range registry.Descriptors() {
+		names = append(names, d.Name)
+	}
+	for op := registry.FirstDefined; ; op++ {
+		d, ok := r.Describe(op)
+		if !ok {
+			return names
+		}
+		names = append(names, d.Name)
+	}
+}
+
+// decisionTable prints a line for each op.
+func decisionTable(w io.Writer, list []*registry.Decision) error {
+	rows := [][]string{{"op", "kernels, best first", "rejected"}}
+	for _, d := range list {
+		var good []string
+		bad := 0
+		for _, k := range d.Choices {
+			if k.Verdict == "rejected" {
+				bad++
+			} else {
+				good = append(good, k.Kernel)
+			}
+		}
+		rows = append(rows, []string{d.Op, strings.Join(good, " "), fmt.Sprint(bad)})
+	}
+	return table(w, rows)
+}
+
+// list prints the chains of every op with a kernel on dev.
+func (c *explainCmd) list(a *app, r *registry.Registry, dev tensor.Device) error {
 	var all []registry.Explanation
 	for _, e := range r.Snapshot().Ops {
 		if e.Device == dev.String() {
@@ -97,5 +355,7 @@ func (c *envCmd) Run(a *app) error {
 	return nil
 }
 
-// known reports whether dev was opened in this process.
-func known(r *registry.Registry, dev tensor.Device) bool { return slices.Contains(r.Devices(), dev) }
+// present lists the devices that were opened, or that could not be and say why.
+func present(r *registry.Registry) []tensor.Device {
+	return slices.DeleteFunc(r.Devices(), func(d tensor.Device) bool { return r.GetDeviceProviderCaps(d).State == device.Unprobed })
+}
