@@ -23,9 +23,13 @@ type core struct {
 	name   string
 	once   sync.Once
 	parsed *spec
-	check  func(args unsafe.Pointer) *OpError // what the tags cannot say; nil if they say all
-	noop   func(args unsafe.Pointer) bool     // the call does nothing though outputs have elements; nil: never
-	alt    func(args unsafe.Pointer) *core    // the op that the call becomes, with the same record layout, or nil; nil: never
+
+	schemaOnce sync.Once
+	traits     *registry.Schema
+
+	check func(args unsafe.Pointer) *OpError // what the tags cannot say; nil if they say all
+	noop  func(args unsafe.Pointer) bool     // the call does nothing though outputs have elements; nil: never
+	alt   func(args unsafe.Pointer) *core    // the op that the call becomes, with the same record layout, or nil; nil: never
 }
 
 // all lists the ops of this package in the order of their definition, byID by number.
@@ -54,6 +58,7 @@ func define[R any](id registry.Op, name, family, mode, doc string, check func(a 
 	c.desc = registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: reflect.TypeFor[R](),
 		Validate: func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }}
 	c.desc.Load = func() []registry.Operand { return c.spec().list }
+	c.desc.LoadSchema = c.schema
 	all = append(all, c)
 	return o
 }
@@ -74,6 +79,8 @@ func (o *Op[R]) Name() string { return o.name }
 func (o *Op[R]) Descriptor() registry.Descriptor {
 	d := o.desc
 	d.Operands = o.spec().list
+	s := o.schema()
+	d.Roles, d.Traits, d.Operators = s.Roles, s.Traits, s.Operators
 	return d
 }
 

@@ -105,6 +105,8 @@ type Schema struct {
 	Roles     []string
 	Traits    []TraitDef
 	Operators []OperatorAlias
+	// Signatures are all that calls of the op can have; nil where that is not known.
+	Signatures []tensor.FormatSignature
 }
 
 // schema returns the schema, loaded if need be. It may be empty, never nil.
@@ -112,7 +114,7 @@ func (d *Descriptor) schema() *Schema {
 	if d.Roles == nil && d.LoadSchema != nil {
 		return d.LoadSchema()
 	}
-	return &Schema{d.Roles, d.Traits, d.Operators}
+	return &Schema{Roles: d.Roles, Traits: d.Traits, Operators: d.Operators}
 }
 
 // operands returns the operands, loaded if need be.

@@ -427,6 +427,9 @@ func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schem
 	if product == len(dom.rows) {
 		dom.rows = nil
 	}
+	if schema.Signatures != nil && !slices.ContainsFunc(schema.Signatures, func(s tensor.FormatSignature) bool { return !dom.sigs[tensor.InternSignature(s)] }) {
+		dom.masks, dom.rows = nil, nil // whatever the op's validator lets through
+	}
 	return nil
 }
 
