@@ -93,7 +93,8 @@ var variables = []variable{
 }
 
 // testVariables are known to tests only; they set no option.
-var testVariables = []variable{{name: "OPMUX_CONFORMANCE", meaning: "folder of the conformance files (tests)"}}
+var testVariables = []variable{{name: "OPMUX_CONFORMANCE", meaning: "folder of the conformance files (tests)"},
+	{name: "OPMUX_CHROMIUM", meaning: "browser that shows the debug page; \"required\": one that is installed, and it is an error if none is (tests)"}}
 
 // OptionsFromEnv reads every variable of EnvTable through lookup (os.LookupEnv, or a test's). An empty value is as good
 // as none; an alias is read where the own name is not set. What it does not understand is left at its default and reported; it never fails.

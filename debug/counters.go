@@ -1,0 +1,36 @@
+package debug
+
+import "github.com/opmux/opmux/registry"
+
+// Counters are what the expvar variable shows: every kernel that was tried, under op, device and kernel.
+type Counters struct {
+	Generation    uint64                                           `json:"generation"`
+	ReferenceHits uint64                                           `json:"reference_hits"` // launches on borrowed CPU kernels
+	Kernels       map[string]map[string]map[string]registry.Counts `json:"kernels"`
+}
+
+// ReadCounters reads the counters of r.
+func ReadCounters(r *registry.Registry) Counters {
+	s := r.Snapshot()
+	c := Counters{Generation: s.Generation, ReferenceHits: s.ReferenceHits, Kernels: map[string]map[string]map[string]registry.Counts{}}
+	for _, e := range s.Ops {
+		for _, list := range [][]registry.Step{e.Chain, e.Dropped} {
+			for _, k := range list {
+				if !tried(k.Counts) {
+					continue
+				}
+				if c.Kernels[e.Op] == nil {
+					c.Kernels[e.Op] = map[string]map[string]registry.Counts{}
+				}
+				if c.Kernels[e.Op][e.Device] == nil {
+					c.Kernels[e.Op][e.Device] = map[string]registry.Counts{}
+				}
+				c.Kernels[e.Op][e.Device][k.Kernel] = k.Counts
+			}
+		}
+	}
+	return c
+}
+
+// tried reports whether a kernel was asked at all.
+func tried(c registry.Counts) bool { return c.Executed+c.Failed > 0 || len(c.Declined) > 0 }

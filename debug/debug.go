@@ -1,0 +1,147 @@
+// Package debug shows a running process what opmux does in it: which kernel ran how often on which device, which calls
+// fell back and why, what is quarantined, disabled or lost. Importing it for its side effect,
+//
+//	import _ "github.com/opmux/opmux/debug"
+//
+// adds to http.DefaultServeMux
+//
+//	/debug/opmux                a page for people; ?refresh=5 loads it anew every 5 seconds
+//	/debug/opmux?format=json    the same as data (a State); so does the header Accept: application/json
+//
+// and to package expvar the variable "opmux" (Counters). The page changes nothing and answers requests of this machine
+// only. Programs that want another mux, other rights or another registry use Handler:
+//
+//	h := debug.Handler(debug.Options{Registry: r, AllowChanges: true})
+//	mux.Handle("/debug/opmux", h)
+//	mux.Handle("/debug/opmux/", h)
+//
+// A page reads the registry's snapshot and its counters; it takes no lock that a launch takes.
+package debug
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"expvar"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/registry"
+)
+
+// Path is where Handler answers.
+const Path = "/debug/opmux"
+
+// Options say what a page shows and who may do what. The zero value shows the default registry to this machine, for
+// reading.
+type Options struct {
+	Registry *registry.Registry // nil: registry.Default
+	Devices  *device.Table      // whose health is shown; nil: device.DefaultTable
+	// AllowRemote answers every address. Without it a request is refused (403) that comes from another machine, was
+	// passed on by a proxy, or names a host that is not this machine, as a rebound DNS name does.
+	AllowRemote bool
+	// AllowChanges lets POST requests disable and enable kernels and switch strict mode. They need the page's token, and
+	// from a browser its origin.
+	AllowChanges bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.Registry == nil {
+		o.Registry = registry.Default()
+	}
+	if o.Devices == nil {
+		o.Devices = device.DefaultTable()
+	}
+	return o
+}
+
+func init() {
+	h := Handler(Options{})
+	http.Handle(Path, h)
+	http.Handle(Path+"/", h)
+	expvar.Publish("opmux", expvar.Func(func() any { return ReadCounters(registry.Default()) }))
+}
+
+// handler answers one page's requests.
+type handler struct {
+	o     Options
+	token string
+}
+
+// Handler serves the page under Path. With Options.AllowChanges it also takes
+//
+//	POST /debug/opmux/disable   name=KERNEL-OR-PROVIDER[@op][@device]
+//	POST /debug/opmux/enable    name=an entry that is disabled
+//	POST /debug/opmux/strict    on=true or false
+//
+// each with token=the page's token (State.Token). Wrong requests get a plain text: 400 a malformed or unknown name, 403
+// without the right, 404 another path, 405 another method.
+func Handler(o Options) http.Handler {
+	h := &handler{o: o, token: rand.Text()}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path, h.page)
+	mux.HandleFunc("GET "+Path+"/{$}", h.page)
+	for name, change := range changes {
+		mux.HandleFunc("POST "+Path+"/"+name, h.changed(change))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("Cache-Control", "no-store")
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "same-origin")
+		head.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		if !o.AllowRemote && !local(r) {
+			http.Error(w, "opmux: this page answers the machine that it runs on, and nobody else (debug.Options.AllowRemote)", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// local reports whether a request comes from this machine and was meant for it.
+func local(r *http.Request) bool {
+	if r.Header.Get("Forwarded") != "" || r.Header.Get("X-Forwarded-For") != "" {
+		return false
+	}
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); ok && a != nil {
+		return true
+	}
+	return loopback(r.RemoteAddr) && loopback(r.Host)
+}
+
+// loopback reports whether a host, with or without a port, is this machine by name or address.
+func loopback(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// page answers in HTML or JSON.
+func (h *handler) page(w http.ResponseWriter, r *http.Request) {
+	s := Collect(h.o)
+	if h.o.AllowChanges {
+		s.Token = h.token
+	}
+	format := r.FormValue("format")
+	if accept := r.Header.Get("Accept"); format == "" && strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html") {
+		format = "json"
+	}
+	switch format {
+	case "", "html":
+		writePage(w, &s, r.FormValue("refresh"))
+	case "json":
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(s) // the client has gone
+	default:
+		http.Error(w, "opmux: format is html or json", http.StatusBadRequest)
+	}
+}
