@@ -228,6 +228,8 @@ func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, droppe
 			dropped = append(dropped, drop{g, DropUnsupported, strings.Join(words, "; "), lacks})
 		case g.p.Supports != nil && !g.verdicts[dev].OK:
 			dropped = append(dropped, drop{g: g, why: DropUnsupported, detail: g.verdicts[dev].Reason})
+		case s.quarantine.of(s.ops, g, s.caps[dev]) != "":
+			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: s.quarantine.of(s.ops, g, s.caps[dev])})
 		case g.p.SelfTest != nil && g.test(dev).state.Load() == testFailed:
 			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: g.test(dev).err.Error()})
 		default:

@@ -21,9 +21,9 @@ type Options struct {
 	Observer          Observer
 	Logger            *slog.Logger // used when Observer is nil; nil: silent
 	ExplainTo         io.Writer    // nil: standard error
+	Config            string       // file as ReadConfig takes it, read at the first compile; a bad one is ignored, see ConfigStatus
 
 	// The rest is read here and used by the packages that it is meant for.
-	Config         string   // file with further settings
 	Threads        int      // CPU worker threads, 0: as many as the machine and its limits give
 	PluginPath     []string // folders of plugin libraries
 	DisablePlugins bool

@@ -6,5 +6,3 @@ type Oracle struct{ Name string }
 
 func (t *table) oracle(g *Registration, p *device.Platform, v TraitView) (int, string) { return 10, "" }
 func (r *Registry) digest(t *table) string                                             { return "" }
-func (t *table) quarantined(g *Registration, p *device.Platform) string                { return "" }
-func (t *table) choiceBounds(op Op, trait string) []int64                              { return nil }

@@ -104,6 +104,7 @@ type named struct {
 // choices are the overrides of a registry's options and configuration. It is replaced, never changed: snapshots share it.
 type choices struct {
 	force, override []named // by op name
+	config          *bound  // nil: none
 }
 
 // namedTargets parses an option's map, by name. What is malformed is reported to bad and left out.
@@ -170,8 +171,8 @@ func (s *opSet) named(name string) (out []Op) {
 	if op, ok := s.names[name]; ok {
 		return []Op{op}
 	}
-	for op, d := range s.byID {
-		if d != nil && s.means(name, Op(op)) > 0 {
+	for op := range s.byID {
+		if s.means(name, Op(op)) > 0 {
 			out = append(out, Op(op))
 		}
 	}
@@ -209,9 +210,21 @@ type choice struct {
 	objective   Objective // of a rule; ObjectiveDefault where none has one
 }
 
-// choose returns the override in force: OPMUX_FORCE, the call, the context, OPMUX_OVERRIDE, the configuration.
-func (t *table) choose(c choiceRequest) choice { return t.choices.choose(t.ops, c) }
+// choose returns the override in force for a request. What the options or the configuration say of kernels that devices
+// of this kind do not have was meant for other devices.
+func (t *table) choose(c choiceRequest) choice {
+	out := t.choices.choose(t.ops, c)
+	if out.from == fromCall || out.from == fromContext || out.target.IsZero() || out.target.Name == ReferenceProviderName || c.p == nil {
+		return out
+	}
+	here := func(g *Registration) bool { return out.target.Matches(g.p.Kernel, g.p.Name) }
+	if ch := t.chain(c.op, tensor.Device{Kind: c.p.Kind}); ch != nil && !slices.ContainsFunc(ch.all, here) {
+		out.target, out.from, out.only = Target{}, "", false
+	}
+	return out
+}
 
+// choose asks OPMUX_FORCE, the call, the context, OPMUX_OVERRIDE and the configuration, in this order.
 func (s *choices) choose(ops *opSet, c choiceRequest) (out choice) {
 	set := func(t Target, from string, only bool) {
 		if out.from == "" && !t.IsZero() {
@@ -235,7 +248,9 @@ func (s *choices) choose(ops *opSet, c choiceRequest) (out choice) {
 	text(c.call, fromCall)
 	text(c.scope, fromContext)
 	set(closest(s.override, ops, c.op, c.operator), fromOverride, false)
-	return out.settled()
+	out = out.settled()
+	s.config.apply(&c, &out)
+	return out
 }
 
 // settled moves a target that excludes to where the exclusions are.
@@ -273,7 +288,11 @@ func (c *choice) isZero() bool { return c.target.IsZero() && len(c.exclude) == 0
 
 // override returns the choice for every call of op on dev.
 func (s *state) override(op Op, dev tensor.Device) choice {
-	return s.choices.choose(s.ops, choiceRequest{op: op})
+	c := choiceRequest{op: op}
+	if s.choices != nil && s.choices.config != nil {
+		c.p, _ = s.caps[dev].platform()
+	}
+	return s.choices.choose(s.ops, c)
 }
 
 // overridden returns c as ch makes it: the target's kernels first, or alone; with Force also benched ones; nothing that

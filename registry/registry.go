@@ -47,25 +47,27 @@ type Registry struct {
 
 // state is the mutable part, guarded by Registry.mu.
 type state struct {
-	r         *Registry
-	opts      Options
-	sealed    bool
-	ops       *opSet // replaced, never changed: snapshots share it
-	described int    // ops of the catalogue taken over
-	defined   Op     // next id
-	regs      map[slotKey][]*Registration
-	slots     map[slotRef]*slot
-	caps      map[tensor.Device]capsAt // every device that has a row
-	disabled  []*nameSet
-	policy    map[tensor.Device]ReferencePolicy // where it differs from the option
-	fallOn    map[Op]bool                       // FallbackOnFailure
-	dirty     map[slotRef]bool
-	dirtyAll  bool
-	events    []Event
-	warnings  []Warning
-	tracer    Tracer
-	oracles   []Oracle // strongest first; replaced, never changed
-	choices   *choices
+	r          *Registry
+	opts       Options
+	sealed     bool
+	ops        *opSet // replaced, never changed: snapshots share it
+	described  int    // ops of the catalogue taken over
+	defined    Op     // next id
+	regs       map[slotKey][]*Registration
+	slots      map[slotRef]*slot
+	caps       map[tensor.Device]capsAt // every device that has a row
+	disabled   []*nameSet
+	policy     map[tensor.Device]ReferencePolicy // where it differs from the option
+	fallOn     map[Op]bool                       // FallbackOnFailure
+	dirty      map[slotRef]bool
+	dirtyAll   bool
+	events     []Event
+	warnings   []Warning
+	tracer     Tracer
+	oracles    []Oracle // strongest first; replaced, never changed
+	choices    *choices
+	config     configAt
+	quarantine *quarantine // of the configuration, over the shipped one
 }
 
 type slotKey struct {
@@ -177,6 +179,7 @@ func (s *state) seal() {
 		}
 	}
 	s.applyOptions()
+	s.readConfig()
 }
 
 // snapshot returns the current table, compiling the first one.

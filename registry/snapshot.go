@@ -9,16 +9,17 @@ import (
 
 // table is one immutable snapshot. The chains' announcement flags are the only words in it that change.
 type table struct {
-	gen      uint64
-	devs     []devTable // by deviceNumber
-	ops      *opSet
-	caps     map[tensor.Device]capsAt
-	opts     Options
-	choices  *choices
-	oracles  []Oracle
-	disabled map[string]bool // texts of the entries in force
-	entries  []entry         // in force
-	warnings []Warning
+	gen        uint64
+	devs       []devTable // by deviceNumber
+	ops        *opSet
+	caps       map[tensor.Device]capsAt
+	opts       Options
+	choices    *choices
+	oracles    []Oracle
+	quarantine *quarantine
+	disabled   map[string]bool // texts of the entries in force
+	entries    []entry         // in force
+	warnings   []Warning
 }
 
 type devTable struct {
@@ -59,8 +60,11 @@ func (t *table) disabledBy(g *Registration, dev tensor.Device) string {
 // publish compiles the dirty chains into a new table and stores it; r.mu is held.
 func (r *Registry) publish() {
 	s, old := &r.state, r.cur.Load()
-	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts, choices: s.choices, oracles: s.oracles,
+	t := &table{gen: r.want, ops: s.ops, caps: maps.Clone(s.caps), opts: s.opts, choices: s.choices, quarantine: s.quarantine, oracles: s.oracles,
 		disabled: map[string]bool{}, warnings: slices.Clone(s.warnings)}
+	if s.choices.config != nil && s.choices.config.strict {
+		t.opts.Strict = true
+	}
 	for _, set := range s.disabled {
 		for _, e := range set.entries {
 			t.disabled[e.text] = true
