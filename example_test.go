@@ -6,6 +6,7 @@ import (
 	"log"
 
 	"github.com/opmux/opmux/cpu" // importing a backend registers its kernels
+	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/gguf"
 	"github.com/opmux/opmux/llm"
 	"github.com/opmux/opmux/llm/tokenizer"
@@ -131,4 +132,48 @@ func Example_kernel() {
 	mine := r.Explain(ops.OpRelu, dev.ID()).Chain[0]
 	fmt.Println(mine.Kernel, mine.Counts.Executed, mine.Counts.Declined)
 	// Output: mine_relu 1 map[size-threshold:1]
+}
+
+// A kernel for one format, one head size and one architecture, and who wins on two machines that are not here.
+func Example_selection() {
+	r := registry.New(registry.Options{}) // registry.Default() in a program
+	if err := cpu.Register(r); err != nil {
+		log.Fatal(err)
+	}
+	bf16 := tensor.Dense(tensor.BF16)
+	formats := tensor.Sig(map[string]tensor.Format{"q": bf16, "k_cache": bf16, "v_cache": bf16})
+	_, err := r.RegisterKernel(registry.KernelSpec{
+		Family: "attention", Mode: "mha_decode_with_kvcache", Solution: "mine", Kinds: []tensor.Kind{tensor.CUDA},
+		Priority: registry.BandSpecialized.Plus(0),
+		Spec: registry.Spec{
+			Requires:    device.Requirement{Vendors: []string{device.NVIDIA}, MinArch: "9.0", MaxArch: "9.0"},
+			Signatures:  []tensor.FormatSignature{formats},
+			Constraints: map[string]registry.Constraint{"head_dim": registry.OneOfInts(128)},
+			Unavailable: "an example", // in place of the launcher that RegisterKernel takes
+		}}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, c := range []struct {
+		machine string
+		headDim int64
+	}{{"h100", 128}, {"h100", 64}, {"b200", 128}} {
+		p, err := device.ReadPlatform("docs/platforms/" + c.machine + ".json")
+		if err != nil {
+			log.Fatal(err)
+		}
+		d := r.Decide(registry.Request{Operator: "attention.mha_decode_with_kvcache", Signature: formats, Platform: p,
+			Traits: map[string]registry.TraitValue{"head_dim": registry.IntTrait(c.headDim)}})
+		fmt.Printf("%s, %d: %q", c.machine, c.headDim, d.Winner)
+		for _, k := range d.Choices {
+			if k.Provider == "mine" && k.Verdict == "rejected" {
+				fmt.Printf(" %v", k.Why)
+			}
+		}
+		fmt.Println()
+	}
+	// Output:
+	// h100, 128: "mine_attention_mha_decode_with_kvcache"
+	// h100, 64: "" [trait d: wants 128, got 64]
+	// b200, 128: "" [capability max-arch: wants 9.0, got 10.0]
 }

@@ -212,6 +212,32 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestGoldenCPU compares what the CPU's own kernels serve, on CPUs that are not here.
+func TestGoldenCPU(t *testing.T) {
+	r := registry.New(registry.Options{})
+	require.NoError(t, cpu.Register(r))
+	for _, provider := range []string{"amx", "avx2"} {
+		if d := r.Decide(registry.Request{Operator: "matmul_bt_quant", Solution: provider}); d.Winner == "" && !has(d, provider) {
+			t.Skipf("this build has no kernels of %s", provider)
+		}
+	}
+	ask, machines := cases(t), platforms(t)
+	maps.DeleteFunc(machines, func(_ string, p *device.Platform) bool { return p.Kind != tensor.CPU })
+	require.NotEmpty(t, machines)
+	for _, d := range registry.Descriptors() {
+		if d.Op >= registry.FirstDefined || r.OpProviderCount(d.Op, tensor.Device{}) == 0 {
+			continue
+		}
+		name := "cpu/" + d.Name
+		compareGolden(t, name, tabulate(t, r, d.Name, d.LoadSchema().Signatures, ask[name], machines))
+	}
+}
+
+// has reports whether a decision knows a kernel of the provider.
+func has(d *registry.Decision, provider string) bool {
+	return slices.ContainsFunc(d.Choices, func(c registry.Choice) bool { return c.Provider == provider })
+}
+
 // TestGoldenShowsAChange changes one trait of one kernel and wants another table.
 func TestGoldenShowsAChange(t *testing.T) {
 	files, machines, ask := specs(t), platforms(t), cases(t)
@@ -233,5 +259,3 @@ func TestGoldenShowsAChange(t *testing.T) {
 	require.Contains(t, got, "- trait head_dim: wants one of 64, 96: fa4_mha_prefill\n")
 	require.NotContains(t, string(want), "wants one of 64, 96:")
 }
-
-var _ = cpu.Register

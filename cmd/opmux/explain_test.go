@@ -21,7 +21,7 @@ const (
 // TestExplainForAnotherMachine asks about machines that are not here.
 func TestExplainForAnotherMachine(t *testing.T) {
 	var list []registry.Decision
-	callJSON(t, &list, "explain", "matmul_bt", "--platform", machines+"b200.json")
+	callJSON(t, &list, "explain", "gemm.mm", "--platform", machines+"b200.json")
 	require.NotEmpty(t, list)
 	for _, d := range list {
 		require.True(t, d.Planned)
@@ -163,4 +163,41 @@ func TestExplainBadInput(t *testing.T) {
 		require.Contains(t, errs, c.says, name)
 		require.Less(t, len(errs), 4000, name)
 	}
+}
+
+// TestW15DocumentedCommands runs the commands of docs/selection.md.
+func TestW15DocumentedCommands(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	text, err := os.ReadFile(filepath.Join("docs", "selection.md"))
+	require.NoError(t, err)
+	_, block, ok := strings.Cut(string(text), "```sh\n")
+	require.True(t, ok)
+	block, _, _ = strings.Cut(block, "```")
+	for line := range strings.Lines(block) {
+		words := strings.Fields(line)
+		require.Equal(t, "opmux", words[0])
+		code, out, errs := call(t, words[1:]...)
+		require.Zero(t, code, "%s%s", line, errs)
+		require.NotEmpty(t, out)
+	}
+}
+
+// TestOpsListsSchemas wants roles, traits and operators in the listing of the ops.
+func TestOpsListsSchemas(t *testing.T) {
+	var all []struct {
+		Name      string
+		Roles     []string
+		Traits    []registry.TraitDef
+		Operators []registry.OperatorAlias
+	}
+	callJSON(t, &all, "ops")
+	operators := map[string]bool{}
+	for _, o := range all {
+		require.NotNil(t, o.Roles, o.Name)
+		require.NotEmpty(t, o.Traits, o.Name)
+		for _, a := range o.Operators {
+			operators[a.Name] = true
+		}
+	}
+	require.True(t, operators["gemm.mm"], "%v", operators)
 }
