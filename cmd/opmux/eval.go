@@ -55,7 +55,7 @@ type measured struct {
 
 // Run feeds tokens and prints log-probabilities.
 func (c *evalCmd) Run(a *app) (err error) {
-	s, err := c.open(a, true, llm.Options{})
+	s, err := c.open(a, true, llm.Options{}, nil)
 	if err != nil {
 		return err
 	}

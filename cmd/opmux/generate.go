@@ -12,6 +12,7 @@ import (
 
 type generateCmd struct {
 	modelFlags `embed:""`
+	watchFlags `embed:"" group:"Watching the run"`
 
 	Prompt      string   `short:"p" default:"In the beginning" help:"Text to continue."`
 	N           int      `short:"n" default:"64" help:"Most tokens to generate; 0 goes on to the end of the context."`
@@ -56,11 +57,17 @@ type generated struct {
 
 // Run generates text.
 func (c *generateCmd) Run(a *app) (err error) {
-	s, err := c.open(a, c.JSON || c.Quiet, llm.Options{})
+	w, err := c.start(a)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	s, err := c.open(a, c.JSON || c.Quiet, llm.Options{}, w.opened)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() { w.hold(a, err) }()
 	req := llm.Request{
 		Prompt:    s.model.Tokenizer.Encode(c.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: c.Special}),
 		MaxTokens: c.N, Stop: c.Stop, IgnoreEnd: c.IgnoreEOS,
@@ -80,16 +87,17 @@ func (c *generateCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	idle := w.executed(s.dev)
 	out := generated{Text: res.Text, Tokens: append([]int32{}, res.Tokens...), PromptTokens: res.Prompt, Stop: res.Stop,
 		Prefill: newPhase(res.Prompt, res.PrefillFor), Decode: newPhase(res.Decoded, res.DecodeFor),
 		Plan: s.model.Plan, Providers: used(registry.Default())}
 	switch {
 	case c.JSON:
-		return a.printJSON(out)
+		return errors.Join(a.printJSON(out), idle)
 	case c.Quiet:
-		return nil
+		return idle
 	}
 	fmt.Fprintf(a.stdout, "\nprefill %d tokens, %.1f tokens/s; decode %d tokens, %.1f tokens/s; stopped by %s; %s\n\n",
 		out.Prefill.Tokens, out.Prefill.PerSecond, out.Decode.Tokens, out.Decode.PerSecond, out.Stop, s.dev.Name())
-	return usedTable(a.stdout, out.Providers)
+	return errors.Join(usedTable(a.stdout, out.Providers), idle)
 }

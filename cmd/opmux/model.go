@@ -57,8 +57,9 @@ func (a *app) openCPU(threads int) (*cpu.Device, error) {
 	return d, nil
 }
 
-// open loads the model, with a progress bar on a terminal when the file is large.
-func (f *modelFlags) open(a *app, quiet bool, o llm.Options) (_ *session, err error) {
+// open loads the model, with a progress bar on a terminal when the file is large. ready, if not nil, may refuse the device
+// before the model is loaded.
+func (f *modelFlags) open(a *app, quiet bool, o llm.Options, ready func(*cpu.Device) error) (_ *session, err error) {
 	s := &session{}
 	defer func() {
 		if err != nil {
@@ -75,6 +76,11 @@ func (f *modelFlags) open(a *app, quiet bool, o llm.Options) (_ *session, err er
 	}
 	if s.dev, err = a.openCPU(f.Threads); err != nil {
 		return nil, err
+	}
+	if ready != nil {
+		if err := ready(s.dev); err != nil {
+			return nil, err
+		}
 	}
 	if f.Memory < 0 || f.Memory > 1<<40 {
 		return nil, usagef("--memory %d is not between 0 and 2^40 MiB", f.Memory)

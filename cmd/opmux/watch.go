@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/opmux/opmux/cpu"
+	"github.com/opmux/opmux/debug"
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/registry"
+)
+
+// watchFlags are what an operator can ask of a run.
+type watchFlags struct {
+	Debug   string        `placeholder:"ADDR" help:"Serve the page /debug/opmux on this address of this machine, as localhost:6060, while the command runs."`
+	Hold    time.Duration `placeholder:"D" help:"Keep the page for so long after the run, as 1m."`
+	Strict  bool          `help:"Fail at the first fallback: a kernel that leaves a call to the next one, or a borrowed CPU kernel."`
+	Require []string      `sep:"none" placeholder:"K" help:"Fail unless kernel or provider K can run and does; OP=K: for this op (may be repeated)."`
+}
+
+// errListen is an address that cannot be served.
+var errListen = errors.New("no page can be served there")
+
+// watch is a run under watchFlags.
+type watch struct {
+	flags   *watchFlags
+	names   []string // required, as the registry takes them
+	devices device.Table
+	server  *http.Server
+	url     string
+	undo    func()
+}
+
+// start begins what the flags ask for; the caller ends it.
+func (f *watchFlags) start(a *app) (*watch, error) {
+	w := &watch{flags: f, undo: func() {}}
+	if f.Hold != 0 && (f.Debug == "" || f.Hold < 0) {
+		return nil, usagef("--hold %v: a positive duration, for the page of --debug", f.Hold)
+	}
+	for _, name := range f.Require {
+		if op, kernel, ok := strings.Cut(name, "="); ok {
+			name = kernel + "@" + op
+		}
+		w.names = append(w.names, name)
+	}
+	if f.Debug != "" {
+		l, err := net.Listen("tcp", f.Debug)
+		if err != nil {
+			return nil, fmt.Errorf("--debug %s: %w: %w", f.Debug, errListen, err)
+		}
+		w.server = &http.Server{Handler: debug.Handler(debug.Options{Devices: &w.devices}), ReadHeaderTimeout: 10 * time.Second}
+		w.url = "http://" + l.Addr().String() + debug.Path
+		go w.server.Serve(l)
+		a.warn("the page is at %s", w.url)
+	}
+	if r := registry.Default(); f.Strict && !r.Strict() {
+		if err := r.SetStrict(true); err != nil {
+			return nil, errors.Join(err, w.stop())
+		}
+		w.undo = func() { _ = r.SetStrict(false) } // cannot fail where it has just been set
+	}
+	return w, nil
+}
+
+// opened checks, before a model is loaded, that what the run requires can run on d.
+func (w *watch) opened(d *cpu.Device) error {
+	if err := w.devices.Add(d); err != nil {
+		return err
+	}
+	err := registry.Default().Require(d.ID(), w.names...)
+	if errors.Is(err, registry.ErrName) {
+		return usage{err}
+	}
+	return err
+}
+
+// executed checks after the run that what it required did run on d.
+func (w *watch) executed(d *cpu.Device) error {
+	return registry.Default().RequireExecuted(d.ID(), w.names...)
+}
+
+// hold keeps the page for as long as it was asked for, or until ctx ends. failed is what the run ended with.
+func (w *watch) hold(a *app, failed error) {
+	if w.flags.Hold == 0 || errors.Is(failed, context.Canceled) {
+		return
+	}
+	if failed != nil {
+		a.warn("failed, more at the end: %v", failed)
+	}
+	a.warn("%s stays for %v", w.url, w.flags.Hold)
+	select {
+	case <-time.After(w.flags.Hold):
+	case <-a.ctx.Done():
+	}
+}
+
+// stop ends the page and strict mode.
+func (w *watch) stop() error {
+	w.undo()
+	if w.server == nil {
+		return nil
+	}
+	return w.server.Close()
+}
