@@ -3,8 +3,8 @@
 
 all: build
 
-build: ## the command, static and without cgo
-	CGO_ENABLED=0 go build -trimpath -o opmux ./cmd/opmux
+build: ## the command, static, without cgo and symbol tables
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o opmux ./cmd/opmux
 
 test: ## what README's test command runs
 	go test ./...
