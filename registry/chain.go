@@ -185,7 +185,7 @@ func (s *state) fill(st *step, sl *slot, g *Registration, borrowed bool) {
 		st.guard |= guardCapture
 	}
 	if g.p.SelfTest != nil {
-		if st.test = g.test(st.home(sl.dev)); st.test.state.Load() == untested {
+		if st.test = s.selfTest(g, st.home(sl.dev)); st.test.state.Load() == untested {
 			st.guard |= guardTest
 		}
 	}
@@ -230,8 +230,8 @@ func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, droppe
 			dropped = append(dropped, drop{g: g, why: DropUnsupported, detail: g.verdicts[dev].Reason})
 		case s.quarantine.of(s.ops, g, s.caps[dev]) != "":
 			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: s.quarantine.of(s.ops, g, s.caps[dev])})
-		case g.p.SelfTest != nil && g.test(dev).state.Load() == testFailed:
-			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: g.test(dev).err.Error()})
+		case g.p.SelfTest != nil && s.selfTest(g, dev).state.Load() == testFailed:
+			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: s.selfTest(g, dev).err.Error()})
 		default:
 			usable = append(usable, g)
 		}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -27,7 +28,7 @@ func (c *chain) launch(q *Queue, args unsafe.Pointer) error {
 	if st.Code() == OK {
 		return nil
 	}
-	return c.failure(st, h, &tr)
+	return c.failure(q, st, h, &tr)
 }
 
 // unready is the part of a launch that a chain in use skips.
@@ -202,7 +203,7 @@ func (s *step) refuses(q *Queue, h *Header) Reason {
 }
 
 // failure turns the status that ended a walk into an error.
-func (c *chain) failure(st Status, h *Header, tr *trace) error {
+func (c *chain) failure(q *Queue, st Status, h *Header, tr *trace) error {
 	if st.Code() == Declined {
 		e := &DeclinedError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev}
 		for i := range c.steps {
@@ -217,7 +218,14 @@ func (c *chain) failure(st Status, h *Header, tr *trace) error {
 	if e, ok := h.Err.(*StrictError); ok {
 		return e
 	}
-	return &LaunchError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Kernel: c.steps[tr.at].g.p.Kernel, Status: st, Err: h.Err}
+	e := &LaunchError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Kernel: c.steps[tr.at].g.p.Kernel, Status: st, Err: h.Err}
+	if lost := q.health(); lost != nil && !errors.Is(h.Err, lost) { // the device's fault rather than the kernel's
+		e.Err = lost
+		if h.Err != nil {
+			e.Err = fmt.Errorf("%w: %w", lost, h.Err)
+		}
+	}
+	return e
 }
 
 // run is the entry that GetOp returns: it dispatches through the slot's present chain, whatever the chain was when the

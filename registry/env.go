@@ -194,11 +194,12 @@ func pairs(to *map[string]string, v string) error {
 }
 
 // clip shortens what a message quotes.
-func clip(s string) string {
-	if len(s) <= 64 {
+func clip(s string) string { return clipTo(s, 64) }
+
+func clipTo(s string, n int) string {
+	if len(s) <= n {
 		return s
 	}
-	n := 64
 	for !utf8.RuneStart(s[n]) && n > 0 {
 		n--
 	}

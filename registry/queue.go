@@ -20,6 +20,8 @@ type Queue struct {
 	cells *cellTable
 	scope *scope // nil: none
 	tests bool   // a self-test's own queue: nothing is tested again
+
+	holdVerdicts bool // Warm writes them once
 }
 
 // NewQueue returns a view on dq. A nil dq is the first CPU without a native queue, for kernels that need none. Close the

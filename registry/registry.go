@@ -39,6 +39,7 @@ type Registry struct {
 	recent    ring
 
 	selections selections
+	verdicts   verdicts
 
 	cells counterSet
 

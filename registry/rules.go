@@ -271,6 +271,13 @@ func (s *state) configure(c *Config, list *quarantine) error {
 		next.config = b
 	}
 	s.choices, s.quarantine, s.config, s.dirtyAll = &next, list, configAt{}, true
+	path := ""
+	if c != nil {
+		path = c.verdicts
+	}
+	if note := s.r.verdicts.open(path); note != "" {
+		s.warn("config", note)
+	}
 	return nil
 }
 
@@ -335,7 +342,10 @@ func (r *Registry) ConfigStatus() ConfigStatus {
 		return st
 	}
 	st := ConfigStatus{Path: b.file, State: "active", Objective: b.objective.String(), Strict: b.strict, Quarantine: b.quarantine, Verdicts: b.verdicts,
-		TuningDB: b.tuningDB, Notes: b.notes}
+		TuningDB: b.tuningDB, Notes: slices.Clone(b.notes)}
+	if note := r.verdicts.told(); note != "" {
+		st.Notes = append(st.Notes, note)
+	}
 	for i := range b.rules {
 		st.Rules = append(st.Rules, b.rules[i].String())
 	}

@@ -39,7 +39,7 @@ func (q *Queue) Warm(ctx context.Context, level WarmLevel, requests ...Request) 
 					continue
 				}
 				if tested = true; !s.believed(q) && w.Err == nil {
-					w.Err = s.test.err
+					w.Err = s.test.failure(q)
 				}
 			}
 			if tested { // the chains know the verdicts now
