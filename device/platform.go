@@ -318,14 +318,14 @@ func LoadPlatform(r io.Reader) (*Platform, error) {
 
 // ReadPlatform is LoadPlatform on a file; errors name it.
 func ReadPlatform(path string) (*Platform, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // before opening: a pipe would block
+		return nil, fmt.Errorf("device: platform: %s is no regular file: %w", path, ErrPlatform)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("device: platform: %w", err)
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("device: platform: %s is no regular file: %w", path, ErrPlatform)
-	}
 	p, err := LoadPlatform(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

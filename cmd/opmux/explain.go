@@ -49,9 +49,6 @@ func (c *explainCmd) Run(a *app) error {
 		}
 	}
 	if c.Platform != "" {
-		if err := regular(c.Platform, device.ErrPlatform); err != nil {
-			return err
-		}
 		if req.Platform, err = device.ReadPlatform(c.Platform); err != nil {
 			return err
 		}
@@ -115,8 +112,8 @@ func (c *explainCmd) open(a *app) (r *registry.Registry, closeDevice func(), err
 }
 
 func loadSpecs(r *registry.Registry, path string) error {
-	if err := regular(path, registry.ErrSpec); err != nil {
-		return err
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // before opening: a pipe would block
+		return fmt.Errorf("%s is no regular file: %w", path, registry.ErrSpec)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -124,15 +121,6 @@ func loadSpecs(r *registry.Registry, path string) error {
 	}
 	defer f.Close()
 	_, err = r.LoadSpecs(f, "file:"+path)
-	return err
-}
-
-// regular reports what is no regular file, before opening it: a pipe would block.
-func regular(path string, as error) error {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file: %w", path, as)
-	}
 	return err
 }
 
@@ -333,10 +321,10 @@ type envCmd struct {
 // Run prints the environment table.
 func (c *envCmd) Run(a *app) error {
 	vars := registry.EnvTable(os.LookupEnv)
-	_, warnings := registry.OptionsFromEnv(os.LookupEnv)
+	all, config := warnings(registry.Default()), registry.Default().ConfigStatus()
 	threads, why := threadFacts()
 	if c.JSON {
-		return a.printJSON(map[string]any{"variables": vars, "warnings": warnings, "threads": threads, "threads_because": why})
+		return a.printJSON(map[string]any{"variables": vars, "warnings": all, "config": config, "threads": threads, "threads_because": why})
 	}
 	rows := [][]string{{"variable", "value", "from", "meaning"}}
 	for _, v := range vars {
@@ -349,7 +337,8 @@ func (c *envCmd) Run(a *app) error {
 	for _, w := range why {
 		fmt.Fprintln(a.stdout, " ", w)
 	}
-	for _, w := range warnings {
+	printConfig(a.stdout, config)
+	for _, w := range all {
 		fmt.Fprintln(a.stdout, "warning:", w)
 	}
 	return nil
