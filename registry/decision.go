@@ -99,12 +99,16 @@ type Decision struct {
 	From      string            `json:"override_from,omitempty"`
 	Table     string            `json:"table"` // digest of the registry's table
 	Snapshot  uint64            `json:"snapshot"`
+	Kept      bool              `json:"kept,omitempty"` // Select has the answer ready
 	Winner    string            `json:"winner,omitempty"`
 	Choices   []Choice          `json:"choices"`
 	Ties      []string          `json:"ties,omitempty"` // kernels that only their names told apart from the winner
 	Reference string            `json:"reference,omitempty"`
 	Error     string            `json:"error,omitempty"`
 }
+
+// maxPrinted bounds the signatures of one kernel that String prints.
+const maxPrinted = 6
 
 // String prints the decision, the winner first, a kernel a line.
 func (d *Decision) String() string {
@@ -146,7 +150,11 @@ func (d *Decision) String() string {
 		for _, w := range c.Why {
 			fmt.Fprintf(&b, "        %v\n", w)
 		}
-		for _, s := range c.Signatures {
+		for i, s := range c.Signatures {
+			if i == maxPrinted && len(c.Signatures) > maxPrinted+1 {
+				fmt.Fprintf(&b, "        takes %d more\n", len(c.Signatures)-i)
+				break
+			}
 			fmt.Fprintf(&b, "        takes %s\n", s)
 		}
 	}

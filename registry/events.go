@@ -25,12 +25,14 @@ const (
 	EventRefused                      // a registration was refused
 	EventQuarantined                  // a self-test failed
 	EventUnknownName                  // an option names nothing registered
+	EventTie                          // only their names order two kernels for some requests: From before To
+	EventOracle                       // an oracle panicked or answered out of its range
 )
 
 // String returns the words that logs use.
 func (k EventKind) String() string {
 	return [...]string{"selected", "selection changed", "no provider", "reference used", "fallback", "caps published",
-		"registration refused", "quarantined", "unknown name"}[min(k, EventUnknownName)]
+		"registration refused", "quarantined", "unknown name", "tie", "oracle failed"}[min(k, EventOracle)]
 }
 
 // Event is something that an operator may want to see. Fields that do not apply are zero.
@@ -63,7 +65,7 @@ type logObserver struct{ l *slog.Logger }
 func (o logObserver) Observe(e Event) {
 	level := slog.LevelInfo
 	switch e.Kind {
-	case EventReference, EventRefused, EventQuarantined, EventUnknownName, EventNoProvider:
+	case EventReference, EventRefused, EventQuarantined, EventUnknownName, EventNoProvider, EventTie, EventOracle:
 		level = slog.LevelWarn
 	}
 	var attrs []slog.Attr

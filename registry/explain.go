@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ type Step struct {
 	Traits   Traits `json:"traits"`
 	Source   string `json:"source"` // where it was registered
 	Doc      string `json:"doc,omitempty"`
+	Digest   string `json:"digest,omitempty"` // of the kernel's description, if it has one
 	Counts   Counts `json:"counts"`
 }
 
@@ -96,6 +98,9 @@ func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explan
 
 func (g *Registration) step(borrowed bool) Step {
 	s := Step{Kernel: g.p.Kernel, Provider: g.p.Name, Tier: g.p.Tier.String(), Priority: g.p.Priority, Traits: g.p.Traits, Source: g.source, Doc: g.p.Doc}
+	if g.p.Spec != nil {
+		s.Digest = hex.EncodeToString(g.print())
+	}
 	if borrowed {
 		s.Provider, s.Tier, s.Priority = ReferenceProviderName, Borrowed.String(), ReferenceTierPriority
 	}

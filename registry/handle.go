@@ -2,9 +2,11 @@ package registry
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/opmux/opmux/tensor"
 )
@@ -14,17 +16,41 @@ const maxSelections = 4096
 
 // answer is a selection or why there is none.
 type answer struct {
-	s   *Selection
-	err error
+	q    *query // which it was found for
+	s    *Selection
+	err  error
+	once sync.Once
+	d    *Decision
+}
+
+// to is the answer to q, another query of the same kind.
+func (a *answer) to(q *query) (*Selection, error) {
+	if a.s != nil {
+		s := *a.s
+		s.q = q
+		return &s, nil
+	}
+	switch e := a.err.(type) {
+	case *NoKernelError:
+		return nil, &NoKernelError{q}
+	case *OverrideError:
+		return nil, &OverrideError{q, e.Target, e.From}
+	}
+	return nil, a.err
+}
+
+func (a *answer) record() *Decision {
+	a.once.Do(func() { a.d = a.q.decide() })
+	return a.d
 }
 
 // selectionKey is everything that an answer depends on within one snapshot.
 type selectionKey struct {
 	op        Op
+	operator  string // rules may name it
 	dev       tensor.Device
 	print     string
-	sig       tensor.SignatureID
-	hasSig    bool
+	sig       tensor.FormatSignature
 	traits    string // static traits by value, dynamic ones by region
 	features  string
 	objective Objective
@@ -69,29 +95,41 @@ func (r *Registry) CacheStats() CacheStats {
 func (r *Registry) ClearCache() { r.selections.cur.Store(nil) }
 
 func (c *selections) get(q *query) (*Selection, error) {
+	a := c.answer(q)
+	q.deliver()
+	return a.to(q)
+}
+
+// at is the table of answers for q's snapshot; where the registry has moved on, one that nobody keeps.
+func (c *selections) at(q *query) *selectionTable {
 	st := c.cur.Load()
-	if st == nil || st.t != q.t {
-		fresh := &selectionTable{t: q.t}
-		if st == nil || q.t.gen > st.t.gen {
-			c.cur.CompareAndSwap(st, fresh)
-		}
-		if st = c.cur.Load(); st == nil || st.t != q.t { // an answer from an older snapshot is nobody's later
-			st = fresh
-		}
+	if st != nil && st.t == q.t {
+		return st
 	}
-	key := q.key()
+	fresh := &selectionTable{t: q.t}
+	if st == nil || q.t.gen > st.t.gen {
+		c.cur.CompareAndSwap(st, fresh)
+	}
+	if st = c.cur.Load(); st == nil || st.t != q.t {
+		return fresh
+	}
+	return st
+}
+
+func (c *selections) answer(q *query) *answer {
+	st, key := c.at(q), q.key()
 	if a, ok := st.list.Load(key); ok {
 		c.hits.Add(1)
-		return a.(*answer).s, a.(*answer).err
+		return a.(*answer)
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if a, ok := st.list.Load(key); ok {
 		c.hits.Add(1)
-		return a.(*answer).s, a.(*answer).err
+		return a.(*answer)
 	}
 	c.misses.Add(1)
-	a := &answer{}
+	a := &answer{q: q}
 	a.s, a.err = q.find()
 	if st.n >= maxSelections {
 		st.list.Clear()
@@ -99,12 +137,22 @@ func (c *selections) get(q *query) (*Selection, error) {
 	}
 	st.list.Store(key, a)
 	st.n++
-	return a.s, a.err
+	return a
+}
+
+// kept reports whether q's answer is there.
+func (c *selections) kept(q *query) bool {
+	st := c.cur.Load()
+	if st == nil || st.t != q.t {
+		return false
+	}
+	_, ok := st.list.Load(q.key())
+	return ok
 }
 
 // key is the query's place in the cache.
 func (q *query) key() selectionKey {
-	k := selectionKey{op: q.op, dev: q.c.slot.dev, sig: q.sigID, hasSig: !q.sig.IsZero(), objective: q.objective, solution: q.req.Solution,
+	k := selectionKey{op: q.op, operator: q.req.Operator, dev: q.c.slot.dev, sig: q.sig, objective: q.objective, solution: q.req.Solution,
 		override: q.req.Override, strict: q.req.Strict}
 	if q.req.Platform != nil {
 		k.print = q.print
@@ -148,7 +196,7 @@ func (q *query) regions() *regions { return q.c.regions(q.t, q.op, q.schema) }
 // regions are worked out at the first selection.
 func (c *chain) regions(t *table, op Op, schema *Schema) *regions {
 	c.divide.Do(func() {
-		reg := &regions{starts: make([][]int64, len(schema.Traits)), moduli: make([]int64, len(schema.Traits)), exact: len(t.oracles) > 0}
+		reg := &regions{starts: make([][]int64, len(schema.Traits)), moduli: make([]int64, len(schema.Traits))}
 		for _, list := range [][]step{c.steps, c.bench} {
 			for i := range list {
 				reg.add(list[i].g)
@@ -162,6 +210,11 @@ func (c *chain) regions(t *table, op Op, schema *Schema) *regions {
 		}
 		for i := range schema.Traits {
 			reg.starts[i] = append(reg.starts[i], t.choiceBounds(op, schema.Traits[i].Name)...)
+			for j := range t.oracles {
+				starts, ok := t.oracles[j].starts(op, &schema.Traits[i])
+				reg.starts[i] = append(reg.starts[i], starts...)
+				reg.exact = reg.exact || !ok
+			}
 			slices.Sort(reg.starts[i])
 			reg.starts[i] = slices.Compact(reg.starts[i])
 		}
@@ -182,7 +235,10 @@ func (reg *regions) add(g *Registration) {
 		r.con.boundaries(func(n int64) { reg.starts[r.at] = append(reg.starts[r.at], n) },
 			func(n int64) {
 				m := max(reg.moduli[r.at], 1)
-				if m = m / gcd(m, n) * n; m > maxModulus {
+				if n <= maxModulus { // else the product might not be a number
+					m = m / gcd(m, n) * n
+				}
+				if n > maxModulus || m > maxModulus {
 					reg.exact = true
 					return
 				}
@@ -231,24 +287,34 @@ type Handle struct {
 // prepared is a handle resolved against one snapshot.
 type prepared struct {
 	t      *table
-	q      *query // with the dynamic traits open
-	at     []int  // dynamic traits in the schema
+	at     []int // dynamic traits in the schema
 	reg    *regions
-	sizes  []int64 // classes of each dynamic trait
-	single answer  // without dynamic traits
+	single *answer // without dynamic traits
 	mu     sync.Mutex
-	kept   atomic.Pointer[map[int64]*answer]
+	kept   atomic.Pointer[map[handleKey]*answer]
 }
 
 // maxHandleTraits bounds the traits that a handle varies.
 const maxHandleTraits = 4
 
+// handleKey is a call's class for each dynamic trait, or its value where every value is its own class.
+type handleKey [maxHandleTraits]int64
+
 // Prepare resolves a request once. The named int traits vary from call to call and are given to Select; the others are as
 // in req. Errors: those of Select but ErrNoKernel and ErrOverride, and ErrRequest for a name that is no int trait.
 func (r *Registry) Prepare(req Request, dynamic ...string) (*Handle, error) {
 	h := &Handle{r: r, req: req, dynamic: slices.Clone(dynamic)}
+	h.req.Traits, h.req.Each, h.req.Features = maps.Clone(req.Traits), maps.Clone(req.Each), slices.Clone(req.Features)
+	if req.Platform != nil {
+		h.req.Platform = req.Platform.Clone()
+	}
 	if len(dynamic) > maxHandleTraits {
 		return nil, &RequestError{Operator: req.Operator, Field: "dynamic", Text: fmt.Sprintf("%d traits, at most %d", len(dynamic), maxHandleTraits)}
+	}
+	for i, n := range dynamic {
+		if _, given := req.Traits[n]; given || slices.Contains(dynamic[:i], n) {
+			return nil, &RequestError{Operator: req.Operator, Field: "dynamic", Text: fmt.Sprintf("trait %q is given already", clip(n))}
+		}
 	}
 	if _, err := h.prepare(); err != nil {
 		return nil, err
@@ -260,12 +326,10 @@ func (r *Registry) Prepare(req Request, dynamic ...string) (*Handle, error) {
 func (h *Handle) Dynamic() []string { return slices.Clone(h.dynamic) }
 
 // at returns the request with values for the dynamic traits.
-func (h *Handle) at(values []int64) *Request {
+func (h *Handle) at(values []int64) Request {
 	req := h.req
 	req.Traits = make(map[string]TraitValue, len(h.req.Traits)+len(values))
-	for k, v := range h.req.Traits {
-		req.Traits[k] = v
-	}
+	maps.Copy(req.Traits, h.req.Traits)
 	for i, n := range h.dynamic {
 		var v int64
 		if i < len(values) {
@@ -273,30 +337,32 @@ func (h *Handle) at(values []int64) *Request {
 		}
 		req.Traits[n] = IntTrait(v)
 	}
-	return &req
+	return req
 }
 
 func (h *Handle) prepare() (*prepared, error) {
-	q, err := h.r.resolve(h.at(nil))
+	req := h.at(nil)
+	q, err := h.r.resolve(&req)
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{t: q.t, q: q, reg: q.regions()}
+	p := &prepared{t: q.t, reg: q.regions()}
 	for _, n := range h.dynamic {
-		at := q.schema.trait(n)
-		p.at = append(p.at, at)
-		p.sizes = append(p.sizes, int64(len(p.reg.starts[at])+1)*max(p.reg.moduli[at], 1))
+		p.at = append(p.at, q.schema.trait(n))
 	}
-	p.kept.Store(&map[int64]*answer{})
+	p.kept.Store(&map[handleKey]*answer{})
 	if len(h.dynamic) == 0 {
-		p.single.s, p.single.err = h.r.selections.get(q)
+		p.single = h.r.selections.answer(q)
+		q.deliver()
 	}
 	h.cur.Store(p)
 	return p, nil
 }
 
-// Select returns the selection for the given values of the dynamic traits (missing ones are 0). While the registry does
-// not change it costs some nanoseconds and allocates nothing. Errors are those of Registry.Select.
+// Select returns the selection for the given values of the dynamic traits (missing ones are 0, more are ignored). While
+// the registry does not change it costs some nanoseconds and allocates nothing, but for values of a class not seen
+// before. Its record (Selection.Decision) shows the values of the first call with the same answer. Errors are those of
+// Registry.Select.
 func (h *Handle) Select(values ...int64) (*Selection, error) {
 	p := h.cur.Load()
 	if p.t != h.r.cur.Load() {
@@ -305,27 +371,35 @@ func (h *Handle) Select(values ...int64) (*Selection, error) {
 			return nil, err
 		}
 	}
-	if len(p.at) == 0 {
+	if p.single != nil {
 		return p.single.s, p.single.err
 	}
-	if len(values) == len(p.at) && !p.reg.exact {
-		key := int64(0)
-		for i, at := range p.at {
-			key = key*p.sizes[i] + p.reg.of(at, values[i])
+	var key handleKey
+	for i, at := range p.at {
+		if i == len(values) {
+			break
 		}
-		if a := (*p.kept.Load())[key]; a != nil {
-			return a.s, a.err
+		if key[i] = values[i]; !p.reg.exact {
+			key[i] = p.reg.of(at, values[i])
 		}
-		return h.keep(p, key, slices.Clone(values))
 	}
-	return h.r.Select(*h.at(slices.Clone(values)))
+	if a := (*p.kept.Load())[key]; a != nil {
+		return a.s, a.err
+	}
+	return h.keep(p, key, slices.Clone(values))
 }
 
 // keep asks the registry and remembers the answer.
-func (h *Handle) keep(p *prepared, key int64, values []int64) (*Selection, error) {
-	s, err := h.r.Select(*h.at(values))
-	if s != nil && s.q.t != p.t || h.r.cur.Load() != p.t {
-		return s, err // the registry moved on
+func (h *Handle) keep(p *prepared, key handleKey, values []int64) (*Selection, error) {
+	req := h.at(values)
+	q, err := h.r.resolve(&req)
+	if err != nil {
+		return nil, err
+	}
+	a := h.r.selections.answer(q)
+	q.deliver()
+	if q.t != p.t {
+		return a.s, a.err // the registry moved on
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -333,19 +407,18 @@ func (h *Handle) keep(p *prepared, key int64, values []int64) (*Selection, error
 	if len(old) >= maxSelections {
 		old = nil
 	}
-	next := make(map[int64]*answer, len(old)+1)
-	for k, a := range old {
-		next[k] = a
-	}
-	next[key] = &answer{s, err}
+	next := make(map[handleKey]*answer, len(old)+1)
+	maps.Copy(next, old)
+	next[key] = a
 	p.kept.Store(&next)
-	return s, err
+	return a.s, a.err
 }
 
 // Pinned is a selection made for later, whose kernel no override, rule or later registration replaces: weights were
 // prepared for it.
 type Pinned struct {
 	*Selection
+	seen atomic.Pointer[table] // with which the kernel was last found usable
 }
 
 // Plan selects and pins the winner alone. Its launches run on that kernel or fail; after the kernel was withdrawn or
@@ -359,7 +432,42 @@ func (r *Registry) Plan(req Request) (*Pinned, error) {
 	if p.c != nil {
 		p.c = p.c.pick([]*step{&p.c.steps[0]})
 	}
-	return &Pinned{&p}, nil
+	return &Pinned{Selection: &p}, nil
+}
+
+// Launch is Selection.Launch on the pinned kernel alone. After a change of the registry it looks whether the kernel is
+// still usable; *NoProviderError says why not.
+func (p *Pinned) Launch(q *Queue, args unsafe.Pointer) error {
+	if t := p.q.r.cur.Load(); p.c != nil && p.seen.Load() != t {
+		if err := p.usable(t); err != nil {
+			return err
+		}
+		p.seen.Store(t)
+	}
+	return p.Selection.Launch(q, args)
+}
+
+// usable reports whether the kernel stands in a chain of t. What overrides make of the chain does not matter, nor does
+// whether the device lacks something if the plan forced it.
+func (p *Pinned) usable(t *table) error {
+	c := t.chain(p.q.op, p.c.slot.dev)
+	if c.base != nil {
+		c = c.base
+	}
+	e := &NoProviderError{Op: p.q.op, OpName: p.q.d.Name, Device: p.c.slot.dev}
+	for _, list := range [][]step{c.steps, c.bench[:len(c.bench)*b2i(p.q.choice.target.Force)]} {
+		for i := range list {
+			if list[i].g == p.g && list[i].k.borrowed == p.b {
+				return nil
+			}
+		}
+	}
+	for _, d := range c.dropped {
+		if d.g == p.g {
+			e.Candidates = append(e.Candidates, d.candidate())
+		}
+	}
+	return e
 }
 
 // Preprocessor converts weights into the layout that the pinned kernel wants; nil if it takes plain weights.

@@ -62,6 +62,7 @@ func (s *state) commit(regs []*Registration, replace string, done func()) error 
 	for _, g := range regs {
 		s.insert(g)
 	}
+	regs[0].replaced = old
 	done()
 	return nil
 }
@@ -165,7 +166,45 @@ func (k *Kernel) Spec() KernelSpec {
 // Registrations are the kernel's entries, one for each kind of device.
 func (k *Kernel) Registrations() []*Registration { return slices.Clone(k.regs) }
 
-// Close withdraws the kernel from every kind.
+// Replaced describes the kernel whose place this one took, once for each kind; nil if it took nobody's.
+func (k *Kernel) Replaced() (out []KernelSpec) {
+	k.r.mu.Lock()
+	defer k.r.mu.Unlock()
+	for _, g := range k.regs[0].replaced {
+		out = append(out, g.KernelSpec())
+	}
+	return out
+}
+
+// Undo withdraws the kernel and puts the one that it replaced back in its place, in one change. Errors: ErrArgument if it
+// replaced none or was withdrawn already, *DuplicateError if the replaced kernel's name was taken meanwhile.
+func (k *Kernel) Undo() error {
+	err := k.r.mutate(func(s *state) error {
+		old := k.regs[0].replaced
+		if len(old) == 0 || !slices.Contains(s.named(k.regs[0].p.Kernel), k.regs[0]) {
+			return fmt.Errorf("registry: kernel %s: it stands in no other's place: %w", k.regs[0].p.Kernel, ErrArgument)
+		}
+		for _, o := range s.named(old[0].p.Kernel) {
+			if !slices.Contains(k.regs, o) {
+				return &DuplicateError{OpName: s.ops.desc(o.op).Name, Kind: o.kind, Kernel: o.p.Kernel, Source: o.source}
+			}
+		}
+		for _, g := range k.regs {
+			s.remove(g)
+		}
+		for _, g := range old {
+			s.insert(g)
+		}
+		k.regs[0].replaced = nil
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return k.Close()
+}
+
+// Close withdraws the kernel from every kind. What it replaced does not come back.
 func (k *Kernel) Close() error {
 	for _, g := range k.regs {
 		if err := g.Close(); err != nil {
@@ -182,6 +221,9 @@ func (g *Registration) KernelSpec() KernelSpec {
 		Priority: PriorityOf(g.p.Priority), Tier: g.p.Tier, Promises: g.p.Traits, Doc: g.p.Doc, Source: g.source}
 	if g.p.Spec != nil {
 		k.Spec = *g.p.Spec.clone()
+	}
+	if k.Weights != nil {
+		k.Preprocessor = k.Weights.ID()
 	}
 	return k
 }

@@ -20,28 +20,36 @@ type operatorRef struct {
 type operatorIndex struct {
 	once sync.Once
 	refs map[string][]operatorRef
+
+	mu     sync.Mutex
+	prints map[Op][]byte // of schemas
 }
 
 // operators maps every family.mode, of descriptors and of their aliases, to the ops that it covers, by id.
 func (s *opSet) operators() map[string][]operatorRef {
-	s.index.once.Do(func() {
-		byOperator := map[string][]operatorRef{}
-		defer func() { s.index.refs = byOperator }()
-		for id, d := range s.byID {
-			if d == nil {
-				continue
-			}
-			if d.Family != "" {
-				own := d.Family + "." + d.Mode
-				byOperator[own] = append(byOperator[own], operatorRef{op: Op(id)})
-			}
-			list := d.schema().Operators
-			for i := range list {
-				byOperator[list[i].Name] = append(byOperator[list[i].Name], operatorRef{Op(id), &list[i]})
-			}
-		}
-	})
+	if s.index == nil {
+		return s.indexed()
+	}
+	s.index.once.Do(func() { s.index.refs = s.indexed() })
 	return s.index.refs
+}
+
+func (s *opSet) indexed() map[string][]operatorRef {
+	byOperator := map[string][]operatorRef{}
+	for id, d := range s.byID {
+		if d == nil {
+			continue
+		}
+		if d.Family != "" {
+			own := d.Family + "." + d.Mode
+			byOperator[own] = append(byOperator[own], operatorRef{op: Op(id)})
+		}
+		list := d.schema().Operators
+		for i := range list {
+			byOperator[list[i].Name] = append(byOperator[list[i].Name], operatorRef{Op(id), &list[i]})
+		}
+	}
+	return byOperator
 }
 
 // covered lists the ops that a name covers: one op by its own name or alias, or those of an operator.

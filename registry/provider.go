@@ -109,7 +109,12 @@ type Registration struct {
 	accept *acceptProg
 	domain *domain
 
+	describe sync.Once // fills spec and sum
+	spec     KernelSpec
+	sum      [32]byte
+
 	// guarded by reg.mu
+	replaced []*Registration // whose place this one's kernel took
 	verdicts map[tensor.Device]verdictAt
 	tests    map[tensor.Device]*selfTest
 
@@ -257,12 +262,19 @@ func (g *Registration) Close() error { return g.CloseContext(context.Background(
 // provider stays withdrawn and a later Close can finish the wait. Closing twice is harmless. A launcher must not close
 // its own registration.
 func (g *Registration) CloseContext(ctx context.Context) error {
+	var replaced []*Registration
 	err := g.reg.mutate(func(s *state) error {
 		s.remove(g)
+		replaced, g.replaced = g.replaced, nil
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	for _, o := range replaced { // now nobody can bring them back
+		if err := o.CloseContext(ctx); err != nil {
+			return err
+		}
 	}
 	g.closed.Store(true)
 	if g.p.Library == nil {

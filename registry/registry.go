@@ -40,6 +40,10 @@ type Registry struct {
 
 	selections selections
 	verdicts   verdicts
+	digests    atomic.Pointer[digested]
+
+	loading sync.Mutex      // of packages of kernels
+	loaded  map[string]bool // guarded by loading
 
 	cells counterSet
 
@@ -65,7 +69,8 @@ type state struct {
 	events     []Event
 	warnings   []Warning
 	tracer     Tracer
-	oracles    []Oracle // strongest first; replaced, never changed
+	oracles    []Oracle           // strongest first; replaced, never changed
+	tied       map[[4]string]bool // kind, op and kernels of the ties told
 	choices    *choices
 	config     configAt
 	quarantine *quarantine // of the configuration, over the shipped one
@@ -438,6 +443,7 @@ func (s *state) insert(g *Registration) {
 	list := append(slices.Clone(s.regs[k]), g)
 	slices.SortFunc(list, (*Registration).compare)
 	s.regs[k] = list
+	s.tellTies(g)
 	s.touchKind(g.op, g.kind)
 }
 

@@ -39,12 +39,23 @@ type query struct {
 	p         *device.Platform
 	print     string // p's fingerprint
 	sig       tensor.FormatSignature
-	sigID     tensor.SignatureID
+	open      bool         // nothing was said of the calls: it asks what the op has, and traits refuse nobody
 	vals      []TraitValue // by schema; defaults filled in
 	each      [][]TraitValue
 	features  []string
 	objective Objective
 	choice    choice
+	told      []Event // to be delivered once no lock is held
+}
+
+// tell notes an event.
+func (q *query) tell(e Event) { q.told = append(q.told, e) }
+
+func (q *query) deliver() {
+	for _, e := range q.told {
+		q.r.emit(e)
+	}
+	q.told = nil
 }
 
 // RequestError says what is wrong with a request. It is ErrRequest.
@@ -91,8 +102,8 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 		if err := q.sig.Validate(); err != nil {
 			return nil, bad("signature", nil, "%v", err)
 		}
-		q.sigID = tensor.InternSignature(q.sig)
 	}
+	q.open = req.Signature.IsZero() && len(req.Traits)+len(req.Each) == 0
 	q.d = ops.desc(q.op)
 	q.schema = q.d.schema()
 	if err := q.place(req); err != nil {
@@ -118,6 +129,9 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 			at, err := q.traitAt(name, v)
 			if err != nil {
 				return nil, err
+			}
+			if !q.vals[at].IsZero() {
+				return nil, bad("each."+name, nil, "has one value in traits, too")
 			}
 			q.each[at] = append(q.each[at], v)
 		}
@@ -152,7 +166,8 @@ func (q *query) place(req *Request) error {
 			return &RequestError{Operator: req.Operator, Field: "platform", Text: err.Error()}
 		}
 		dev = tensor.Device{Kind: req.Platform.Kind}
-		q.p, q.print = req.Platform, req.Platform.Fingerprint()
+		q.p = req.Platform.Clone() // answers outlive the call
+		q.print = q.p.Fingerprint()
 	}
 	if err := checkDevice(dev); err != nil {
 		return err

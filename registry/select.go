@@ -71,6 +71,7 @@ func (r *Registry) Select(req Request) (*Selection, error) {
 		return nil, err
 	}
 	if req.scope != nil { // a scope's own view is not everybody's
+		defer q.deliver()
 		return q.find()
 	}
 	return r.selections.get(q)
@@ -84,10 +85,17 @@ func (q *Queue) Select(req Request) (*Selection, error) {
 	return q.reg.Select(req)
 }
 
-// Supports reports whether some kernel serves the request, and the record of the decision.
+// Supports reports whether some kernel serves the request, and the record of the decision. Both are kept like Select's
+// answers, so asking again costs little; the record is shared, is not to be changed, and shows the values of the first
+// request that had the same answer.
 func (r *Registry) Supports(req Request) (bool, *Decision) {
-	d := r.Decide(req)
-	return d.Winner != "", d
+	q, err := r.resolve(&req)
+	if err != nil {
+		return false, refused(&req, err)
+	}
+	a := r.selections.answer(q)
+	q.deliver()
+	return a.s != nil, a.record()
 }
 
 // SelectFirst returns the first request's selection that succeeds, else the last one's error.
@@ -105,13 +113,18 @@ func (r *Registry) SelectFirst(reqs ...Request) (s *Selection, err error) {
 func (r *Registry) Decide(req Request) *Decision {
 	q, err := r.resolve(&req)
 	if err != nil {
-		d := &Decision{Operator: req.Operator, Objective: req.Objective.String(), Choices: []Choice{}, Error: err.Error()}
-		if !req.Signature.IsZero() {
-			d.Signature = req.Signature.String()
-		}
-		return d
+		return refused(&req, err)
 	}
 	return q.decide()
+}
+
+// refused is the record of a request that names nothing to decide about.
+func refused(req *Request, err error) *Decision {
+	d := &Decision{Operator: req.Operator, Objective: req.Objective.String(), Choices: []Choice{}, Error: err.Error()}
+	if !req.Signature.IsZero() {
+		d.Signature = req.Signature.String()
+	}
+	return d
 }
 
 // Covered lists the ops that an operator's name covers, by id: one for an op's own name.
@@ -337,7 +350,7 @@ func (q *query) judgeDomain(c *candidate, no func(bool, Why) bool) (stop bool) {
 		}
 		return false
 	}
-	if dom.sigs != nil && !q.sig.IsZero() && !dom.sigs[q.sigID] {
+	if dom.sigs != nil && !q.sig.IsZero() && !dom.sigs[q.sig] {
 		if no(false, Why{Kind: WhyFormat, Want: signatures(spec), Have: q.sig.String()}) {
 			return true
 		}
@@ -355,7 +368,7 @@ func (q *query) judgeDomain(c *candidate, no func(bool, Why) bool) (stop bool) {
 					return true
 				}
 			}
-		} else if v := q.vals[r.at]; !(v.IsZero() && q.open()) && !r.con.Admits(v) {
+		} else if v := q.vals[r.at]; !(v.IsZero() && q.open) && !r.con.Admits(v) {
 			have := v.String()
 			if v.IsZero() {
 				have = "unspecified"
@@ -366,17 +379,11 @@ func (q *query) judgeDomain(c *candidate, no func(bool, Why) bool) (stop bool) {
 		}
 	}
 	for _, p := range spec.Predicates {
-		if !q.holds(p) && !q.open() && no(false, Why{Kind: WhyTrait, Name: p.Name, Text: "does not hold"}) {
+		if !q.holds(p) && !q.open && no(false, Why{Kind: WhyTrait, Name: p.Name, Text: "does not hold"}) {
 			return true
 		}
 	}
 	return false
-}
-
-// open reports a request without a signature, which asks what an op has rather than what serves a call: traits that it
-// leaves out refuse nobody.
-func (q *query) open() bool {
-	return q.req.Signature.IsZero() && len(q.req.Traits)+len(q.req.Each) == 0
 }
 
 func (q *query) holds(p Predicate) (ok bool) {
@@ -464,8 +471,11 @@ func tied(list []candidate) (names []string) {
 	return names
 }
 
-// decide writes the query's record.
-func (q *query) decide() *Decision {
+// decide writes the query's record. It works on a copy: several may ask one answer for its record.
+func (shared *query) decide() *Decision {
+	own := *shared
+	q := &own
+	defer q.deliver()
 	d := &Decision{Operator: q.req.Operator, Op: q.d.Name, Device: q.c.slot.dev.String(), Platform: q.p, Print: q.print,
 		Planned: q.req.Platform != nil, Features: q.features, Objective: q.objective.String(), Solution: q.req.Solution,
 		Table: q.r.digest(q.t), Snapshot: q.t.gen, Choices: []Choice{}, Traits: map[string]string{}}
@@ -487,6 +497,7 @@ func (q *query) decide() *Decision {
 	if !q.choice.target.IsZero() {
 		d.Override, d.From = q.choice.target.String(), q.choice.from
 	}
+	d.Kept = q.req.scope == nil && q.r.selections.kept(q)
 	list := q.rank(true)
 	if !q.choice.target.IsZero() && (len(list) == 0 || !list[0].ok || !list[0].named) {
 		d.Error = "the override names no kernel that can serve the request"

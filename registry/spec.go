@@ -118,6 +118,8 @@ type KernelSpec struct {
 	Promises Traits        `json:"promises,omitzero"`
 	Doc      string        `json:"doc,omitempty"`
 	Source   string        `json:"source,omitempty"` // where it was registered; filled in
+
+	Preprocessor string `json:"preprocessor,omitempty"` // the ID of Weights; filled in
 	Spec
 }
 
@@ -272,13 +274,13 @@ func (s *Spec) clone() *Spec {
 
 // domain is the compiled form of a Spec: what Select and the dispatcher ask.
 type domain struct {
-	sigs    map[tensor.SignatureID]bool // nil: every one
-	traits  []restriction               // in schema order
-	masks   []dtypeMask                 // launch check: dtypes of each role, where the declared signatures are their product
-	rows    [][]tensor.DType            // launch check: else each combination, in the order of masks
-	derived []restriction               // those of traits that a call's record shows
-	must    []uintptr                   // operands that a call must have
-	weight  int                         // specificity: conditions that say something
+	sigs    map[tensor.FormatSignature]bool // nil: every one
+	traits  []restriction                   // in schema order
+	masks   []dtypeMask                     // launch check: dtypes of each role, where the declared signatures are their product
+	rows    [][]tensor.DType                // launch check: else each combination, in the order of masks
+	derived []restriction                   // those of traits that a call's record shows
+	must    []uintptr                       // operands that a call must have
+	weight  int                             // specificity: conditions that say something
 }
 
 type restriction struct {
@@ -378,7 +380,7 @@ func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schem
 	if len(s.Signatures) == 0 {
 		return nil
 	}
-	dom.sigs = map[tensor.SignatureID]bool{}
+	dom.sigs = map[tensor.FormatSignature]bool{}
 	var offs []uintptr
 	for _, role := range schema.Roles {
 		if i := slices.IndexFunc(d.operands(), func(o Operand) bool { return o.Name == role }); i >= 0 {
@@ -395,7 +397,7 @@ func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schem
 		if got := sig.Roles(); schema.Roles != nil && !slices.Equal(got, schema.Roles) {
 			return &SpecError{Kernel: kernel, Field: field, Text: fmt.Sprintf("roles %v, %s has %v", got, d.Name, schema.Roles)}
 		}
-		dom.sigs[tensor.InternSignature(sig)] = true
+		dom.sigs[sig] = true
 		row := make([]tensor.DType, len(schema.Roles))
 		key := ""
 		for j, role := range schema.Roles {
@@ -427,7 +429,7 @@ func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schem
 	if product == len(dom.rows) {
 		dom.rows = nil
 	}
-	if schema.Signatures != nil && !slices.ContainsFunc(schema.Signatures, func(s tensor.FormatSignature) bool { return !dom.sigs[tensor.InternSignature(s)] }) {
+	if schema.Signatures != nil && !slices.ContainsFunc(schema.Signatures, func(s tensor.FormatSignature) bool { return !dom.sigs[s] }) {
 		dom.masks, dom.rows = nil, nil // whatever the op's validator lets through
 	}
 	return nil
