@@ -388,32 +388,40 @@ func (a *Args) Rows() int64 {
 	return a.shape[rc.batch]
 }
 
-// Row returns a copy of the call, with operands as they were made, narrowed to one of its Rows.
+// Row returns a copy of the call, with operands as they stand, narrowed to one of its Rows. Its operands keep to the
+// memory of all rows.
 func (a *Args) Row(row int64) (*Args, error) {
-	b := a.Clone()
-	b.Reset()
-	rc := recipeOf(a.desc.Name)
+	b, rc := a.Clone(), recipeOf(a.desc.Name)
 	if rc.alone != nil {
 		return b, rc.alone(b, row)
 	}
 	for i := range b.areas {
-		r := &b.areas[i]
-		text := rc.shapeText(&r.op)
-		if name, ok := strings.CutPrefix(text, "like "); ok {
+		o := &b.areas[i].op
+		if name, ok := strings.CutPrefix(o.Shape, "like "); ok {
 			for j := range b.areas {
-				if o := &b.areas[j].op; o.Name == name {
-					text = rc.shapeText(o)
+				if b.areas[j].op.Name == name {
+					o = &b.areas[j].op
 				}
 			}
 		}
-		text, _, _ = strings.Cut(text, "|")
-		if first, _, _ := strings.Cut(text, ","); first == rc.batch {
-			if err := b.narrow(r.op.Name, 0, row, row+1); err != nil {
+		form, _, _ := strings.Cut(rc.shapeText(o), "|")
+		if first, _, _ := strings.Cut(form, ","); first == rc.batch {
+			if err := b.narrow(b.areas[i].op.Name, 0, row, row+1); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return b, nil
+}
+
+// SameBits reports whether both, of one case, hold the same bytes in every operand, guards included.
+func (a *Args) SameBits(b *Args) bool {
+	for i := range a.areas {
+		if m := a.areas[i].mem; m != nil && !bytes.Equal(m.now, b.areas[i].mem.now) {
+			return false
+		}
+	}
+	return true
 }
 
 // narrow cuts a dimension of an operand that is present.
