@@ -57,10 +57,7 @@ func (c *doctorCmd) Run(a *app) error {
 			add("huge pages", "ok", "%s", strings.TrimSpace(string(b)))
 		}
 	}
-	_, warnings := registry.OptionsFromEnv(os.LookupEnv)
-	for _, w := range warnings {
-		add("environment", "note", "%v", w)
-	}
+	checkConfig(r, add)
 	if f, err := gguf.Parse(defaultModel); err != nil {
 		add("embedded model", "bad", "%v", err)
 	} else {
