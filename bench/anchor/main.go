@@ -3,6 +3,7 @@
 //
 //	go run .                     speed and memory: 512 tokens of prefill, 48 of decode, 1 and 2 threads
 //	go run . -logprobs F.gguf    largest difference of the top-10 log-probabilities, teacher-forced over 64 steps
+//	go run . ops                 products of single matrices on opmux, ggml, OpenBLAS and oneDNN; -help says more
 //
 // It needs npm and node. The default file is a synthetic 1.1B Q4_0 Llama shape, written to the cache folder.
 package main
@@ -51,6 +52,15 @@ type speed struct {
 }
 
 func main() {
+	run := run
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "ops":
+			run = func() error { return runOps(os.Args[2:]) }
+		case engineCommand:
+			run = func() error { return serve(os.Stdin, os.Stdout) }
+		}
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "anchor:", err)
 		os.Exit(1)

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ebitengine/purego"
+)
+
+// errMissing marks a library that was not found. Its text lists the attempts.
+var errMissing = errors.New("not found")
+
+// library is an open shared library.
+type library struct {
+	name   string
+	handle uintptr
+}
+
+// load opens the first of the candidates that the dynamic loader finds: an absolute path, or a name that it looks up
+// where it always does (LD_LIBRARY_PATH, its cache, the system's folders). Nothing is searched beside that.
+func load(candidates ...string) (library, error) {
+	var attempts []string
+	for _, name := range candidates {
+		h, err := dlopen(name)
+		if err == nil {
+			return library{name, h}, nil
+		}
+		attempts = append(attempts, err.Error())
+	}
+	return library{}, fmt.Errorf("%w: %s", errMissing, strings.Join(attempts, "; "))
+}
+
+// bind sets the function pointers to the library's symbols. A missing symbol is an error: the library is of another kind
+// or version than this program knows.
+func (l library) bind(symbols map[string]any) error {
+	for name, fn := range symbols {
+		p, err := dlsym(l.handle, name)
+		if err != nil {
+			return fmt.Errorf("%s has no %s: %w", l.name, name, err)
+		}
+		purego.RegisterFunc(fn, p)
+	}
+	return nil
+}
