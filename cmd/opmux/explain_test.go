@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,6 +82,24 @@ func TestExplainRequestHere(t *testing.T) {
 	require.Equal(t, exitNoKernel, code)
 	require.Contains(t, out, "reference_matmul_bt", "the record is printed all the same")
 	require.Contains(t, errs, "no_such_kernel")
+}
+
+// TestExplainTraits asks for one value, for several, and for all.
+func TestExplainTraits(t *testing.T) {
+	ask := func(more ...string) (d registry.Decision) {
+		callJSON(t, &d, append([]string{"explain", "gemm.decode_gemv", "--specs", described + "gemm.json", "--platform", machines + "h100.json",
+			"--sig", "x=bf16,weight=bf16", "--trait", "n=4096", "--trait", "k=4096"}, more...)...)
+		return d
+	}
+	require.Equal(t, "triton_decode_gemv", ask("--trait", "m=8").Winner)
+	require.Equal(t, "triton_decode_gemv", ask("--trait", "m=1,8").Winner)
+	require.Equal(t, "torch_decode_gemv", ask("--trait", "m=1,9").Winner)
+	require.Equal(t, "torch_decode_gemv", ask("--trait", "m=any").Winner)
+	d := ask("--trait", "m=1", "--feature", "paged")
+	require.Empty(t, d.Winner)
+	for _, c := range d.Choices {
+		require.True(t, slices.ContainsFunc(c.Why, func(w registry.Why) bool { return w.Kind == registry.WhyFeature && w.Name == "paged" }), c.Kernel)
+	}
 }
 
 // TestExplainBadInput wants typed refusals with the exit code of bad input or of bad usage.
