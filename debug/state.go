@@ -134,7 +134,7 @@ func Collect(o Options) State {
 	o = o.withDefaults()
 	r := o.Registry
 	snap := r.Snapshot()
-	s := State{Process: process(), Generation: snap.Generation, Strict: r.Strict(), Disabled: r.Disabled(), Warnings: snap.Warnings,
+	s := State{Process: process(), Generation: snap.Generation, Digest: r.Digest(), Strict: r.Strict(), Disabled: r.Disabled(), Warnings: snap.Warnings,
 		Fallbacks: []Fallback{}, Failures: []Use{}, Borrowed: []Use{}, Quarantine: []Absence{}, Dropped: []Absence{}, Unserved: []Chain{},
 		Kernels: []Use{}, Devices: []Device{}, Chains: []Chain{}, Events: []Event{}, Environment: []registry.EnvVar{}}
 	events := r.Events()
