@@ -158,6 +158,9 @@ func (d *Decision) String() string {
 			fmt.Fprintf(&b, "        takes %s\n", s)
 		}
 	}
+	if len(d.Choices) == 0 && d.Error == "" {
+		b.WriteString("  no kernel is registered\n")
+	}
 	if len(d.Ties) > 0 {
 		fmt.Fprintf(&b, "  tie: only the name decides against %s\n", strings.Join(d.Ties, ", "))
 	}

@@ -79,34 +79,37 @@ func (c *explainCmd) Run(a *app) error {
 }
 
 // open returns the default registry, or, with --specs, one with the same kernels and those of the files; and opens the
-// CPU for it unless another machine is asked about.
+// CPU for it unless another machine is asked about. It prints what the environment got wrong.
 func (c *explainCmd) open(a *app) (r *registry.Registry, closeDevice func(), err error) {
-	closeDevice = func() {}
-	if len(c.Specs) == 0 {
-		if c.Platform == "" {
-			var d *cpu.Device
-			if d, err = a.openCPU(0); err == nil {
-				closeDevice = func() { d.Close() }
-			}
-		}
-		return registry.Default(), closeDevice, err
-	}
-	options, _ := registry.OptionsFromEnv(os.LookupEnv)
-	r = registry.New(options)
-	if err := cpu.Register(r); err != nil {
-		return nil, nil, err
-	}
-	for _, path := range c.Specs {
-		if err := loadSpecs(r, path); err != nil {
-			return nil, nil, err
-		}
-	}
-	if c.Platform == "" {
-		d, err := cpu.Open(cpu.Options{Threads: options.Threads, Registry: r})
+	if len(c.Specs) == 0 && c.Platform == "" {
+		d, err := a.openCPU(0)
 		if err != nil {
 			return nil, nil, err
 		}
-		closeDevice = func() { d.Close() }
+		return registry.Default(), func() { d.Close() }, nil
+	}
+	r, closeDevice = registry.Default(), func() {}
+	if len(c.Specs) > 0 {
+		options, _ := registry.OptionsFromEnv(os.LookupEnv)
+		r = registry.New(options)
+		if err := cpu.Register(r); err != nil {
+			return nil, nil, err
+		}
+		for _, path := range c.Specs {
+			if err := loadSpecs(r, path); err != nil {
+				return nil, nil, err
+			}
+		}
+		if c.Platform == "" {
+			d, err := cpu.Open(cpu.Options{Threads: options.Threads, Registry: r})
+			if err != nil {
+				return nil, nil, err
+			}
+			closeDevice = func() { d.Close() }
+		}
+	}
+	for _, w := range warnings(r) {
+		a.warn("%v", w)
 	}
 	return r, closeDevice, nil
 }
@@ -195,16 +198,12 @@ func (c *explainCmd) one(r *registry.Registry, req registry.Request, name string
 	_, err := r.Select(req)
 	switch {
 	case errors.Is(err, registry.ErrOverride), errors.Is(err, registry.ErrAmbiguous):
-	case errors.Is(err, registry.ErrNoKernel) && len(r.Decide(req).Choices) > 0:
+	case errors.As(err, new(*registry.NoKernelError)):
 		err = nil
-	case err != nil && !errors.Is(err, registry.ErrNoKernel):
+	case err != nil:
 		return nil, err
 	}
-	d := r.Decide(req)
-	if err == nil && d.Error != "" {
-		return nil, errors.New(d.Error)
-	}
-	return d, err
+	return r.Decide(req), err
 }
 
 // traits reads --trait by the schema of the request's ops.
