@@ -27,12 +27,13 @@ const (
 	EventUnknownName                  // an option names nothing registered
 	EventTie                          // only their names order two kernels for some requests: From before To
 	EventOracle                       // an oracle panicked or answered out of its range
+	EventChosen                       // a request was answered anew: Kernel, Signature, Score, Source, Platform; only observers hear of it
 )
 
 // String returns the words that logs use.
 func (k EventKind) String() string {
 	return [...]string{"selected", "selection changed", "no provider", "reference used", "fallback", "caps published",
-		"registration refused", "quarantined", "unknown name", "tie", "oracle failed"}[min(k, EventOracle)]
+		"registration refused", "quarantined", "unknown name", "tie", "oracle failed", "chosen"}[min(k, EventChosen)]
 }
 
 // Event is something that an operator may want to see. Fields that do not apply are zero.
@@ -49,6 +50,12 @@ type Event struct {
 	Detail   string
 	Gen      uint64 // of the snapshot
 	Time     time.Time
+
+	// Of a request (EventChosen).
+	Signature string
+	Score     string
+	Source    string // what decided: "heuristic", "override", or the oracle's name ("measured")
+	Platform  string
 }
 
 // Observer hears of events. A selection is told once for each change, a fallback once for each (op, device, from, to,
@@ -56,8 +63,9 @@ type Event struct {
 // on any goroutine, without a lock, and must not launch ops or change the registry.
 type Observer interface{ Observe(Event) }
 
-// LogObserver logs events to l: warnings for borrowed kernels, refused registrations, quarantines and unknown names,
-// information for the rest.
+// LogObserver logs events to l: warnings for fallbacks (but not those of a size threshold, where a kernel knows a faster
+// one), borrowed kernels, refused registrations, quarantines and unknown names, information for the rest. Attributes, where
+// they apply: op, device, kernel, provider, priority, from, to, reason, sig, score, source, platform, detail.
 func LogObserver(l *slog.Logger) Observer { return logObserver{l} }
 
 type logObserver struct{ l *slog.Logger }
@@ -67,6 +75,10 @@ func (o logObserver) Observe(e Event) {
 	switch e.Kind {
 	case EventReference, EventRefused, EventQuarantined, EventUnknownName, EventNoProvider, EventTie, EventOracle:
 		level = slog.LevelWarn
+	case EventFallback:
+		if e.Reason != ReasonThreshold {
+			level = slog.LevelWarn
+		}
 	}
 	var attrs []slog.Attr
 	add := func(k, v string) {
@@ -80,7 +92,7 @@ func (o logObserver) Observe(e Event) {
 	}
 	add("kernel", e.Kernel)
 	add("provider", e.Provider)
-	if e.Kind == EventSelected || e.Kind == EventChanged {
+	if e.Kind == EventSelected || e.Kind == EventChanged || e.Kind == EventChosen {
 		attrs = append(attrs, slog.Int("priority", int(e.Priority)))
 	}
 	add("from", e.From)
@@ -88,6 +100,10 @@ func (o logObserver) Observe(e Event) {
 	if e.Kind == EventFallback {
 		add("reason", e.Reason.String())
 	}
+	add("sig", e.Signature)
+	add("score", e.Score)
+	add("source", e.Source)
+	add("platform", e.Platform)
 	add("detail", e.Detail)
 	o.l.LogAttrs(context.Background(), level, "opmux: "+e.Kind.String(), attrs...)
 }
@@ -117,7 +133,9 @@ func (r *Registry) observe(o *Options) {
 // emit keeps an event and delivers it.
 func (r *Registry) emit(e Event) {
 	e.Gen, e.Time = r.cur.Load().gen, time.Now()
-	r.recent.add(e)
+	if e.Kind != EventChosen { // many, and the record of each can be had
+		r.recent.add(e)
+	}
 	if obs := r.observer.Load(); obs != nil && *obs != nil {
 		(*obs).Observe(e)
 	}

@@ -458,6 +458,7 @@ func (q *query) find() (*Selection, error) {
 		}
 		s.c = q.c.pick(steps)
 	}
+	q.chosen(&list[0])
 	return s, nil
 }
 
