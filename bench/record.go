@@ -83,8 +83,8 @@ type Record struct {
 	FLOPs    float64   `json:"flops"`
 	Read     int64     `json:"bytes_read"`
 	Written  int64     `json:"bytes_written"`
-	GFLOPS   float64   `json:"gflops"`    // 1e9 operations a second, by the median
-	GBs      float64   `json:"gb_s"`      // 1e9 bytes read and written a second, by the median
+	GFLOPS   float64   `json:"gflops"` // 1e9 operations a second, by the median
+	GBs      float64   `json:"gb_s"`   // 1e9 bytes read and written a second, by the median
 	Roofline *Roofline `json:"roofline,omitempty"`
 
 	Executed uint64        `json:"executed"` // launches that the kernel's own counter saw in this run
@@ -128,7 +128,6 @@ func (r *Record) Key() string {
 	}
 	return fmt.Sprintf("%s/%s/%s/threads=%d/%s %s", r.Op, r.Kernel, r.Case, r.Threads, r.Cache, strings.Join(types, " "))
 }
-
 
 // Failed lists the records that make a run fail: errors and results that are not right. A kernel that declines a call
 // is no failure.

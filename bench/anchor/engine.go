@@ -33,8 +33,17 @@ type engine interface {
 	run(calls int) error
 	// output returns the result [m,N] of the last call.
 	output() ([]float32, error)
-	// detail says what ran: library, version, kernels, layout of the weights.
-	detail() string
+	// ran says what the calls since shape ran on.
+	ran() ran
+}
+
+// ran says what an engine computes with.
+type ran struct {
+	Kernel, Provider, Tier string
+	Executed               uint64 // calls that the kernels counted themselves
+	Layout                 string // of the weights
+	Detail                 string // library, version, settings
+	Cache                  int64  // of a yardstick: bytes of the last cache
 }
 
 // job is what an engine's process is told first.
@@ -58,18 +67,23 @@ func (j *job) String() string {
 	return j.Engine + ":" + j.Variant
 }
 
-// request is one turn: Shape rows of activations if it is not 0, then so many calls.
+// request is one turn: Shape rows of activations if it is not 0, then so many calls; or, of a yardstick, an amount of a
+// unit.
 type request struct {
 	Shape, Calls int
 	Output       bool
+	Unit         string
+	Amount       float64
 }
 
 type reply struct {
-	Took    time.Duration
-	Detail  string
-	Output  []float32
-	Error   string
-	Missing bool // the engine is not on this machine
+	Took      time.Duration
+	Disturbed bool // the system took the processor away meanwhile
+	Ran       ran
+	Output    []float32
+	Amount    float64
+	Error     string
+	Missing   bool // the engine is not on this machine
 }
 
 // kind is what the parent has to know of an engine.
@@ -81,9 +95,9 @@ type kind struct {
 }
 
 var kinds = map[string]kind{
-	"read":  {open: openReader},
-	"opmux": {open: openOpmux},
-	"ggml":  {open: openGGML},
+	yardstick: {open: openLimits},
+	"opmux":   {open: openOpmux},
+	"ggml":    {open: openGGML},
 	"openblas": {open: openOpenBLAS, formats: []tensor.DType{tensor.F32}, tries: coreTypes, env: func(j *job) []string {
 		env := []string{fmt.Sprint("OPENBLAS_NUM_THREADS=", j.Threads), fmt.Sprint("OMP_NUM_THREADS=", j.Threads)}
 		if j.Variant != "" {
@@ -99,7 +113,7 @@ var kinds = map[string]kind{
 // worker is the parent's end of an engine's process.
 type worker struct {
 	job    job
-	detail string
+	ran    ran
 	cmd    *exec.Cmd
 	enc    *gob.Encoder
 	dec    *gob.Decoder
@@ -128,7 +142,7 @@ func start(j job) (*worker, error) {
 		if err == nil {
 			w.job = j
 			if len(attempts) > 0 {
-				w.detail += " (before it: " + strings.Join(attempts, "; ") + ")"
+				w.ran.Detail += " (before it: " + strings.Join(attempts, "; ") + ")"
 			}
 			return w, nil
 		}
@@ -165,7 +179,7 @@ func spawn(j job, env []string) (*worker, error) {
 		w.stop()
 		return nil, err
 	}
-	w.detail = r.Detail
+	w.ran = r.Ran
 	return w, nil
 }
 
@@ -189,12 +203,6 @@ func (w *worker) exchange(v any) (reply, error) {
 		return r, errors.New(r.Error)
 	}
 	return r, nil
-}
-
-// turn makes so many calls and returns the time of one in seconds.
-func (w *worker) turn(calls int) (float64, error) {
-	r, err := w.exchange(&request{Calls: calls})
-	return r.Took.Seconds() / float64(calls), err
 }
 
 func (w *worker) stop() {
@@ -249,7 +257,7 @@ func serve(r io.Reader, w io.Writer) error {
 	if err != nil {
 		return answer(reply{}, err)
 	}
-	if err := answer(reply{Detail: e.detail()}, nil); err != nil {
+	if err := answer(reply{Ran: e.ran()}, nil); err != nil {
 		return err
 	}
 	for {
@@ -271,9 +279,13 @@ func respond(e engine, q request) (p reply, err error) {
 			return p, err
 		}
 	}
-	t := time.Now()
-	err = e.run(q.Calls)
-	p.Took, p.Detail = time.Since(t), e.detail()
+	before, t := switches(), time.Now()
+	if l, ok := e.(*limits); ok {
+		p.Amount = l.measure(q.Unit, q.Amount)
+	} else {
+		err = e.run(q.Calls)
+	}
+	p.Took, p.Disturbed, p.Ran = time.Since(t), switches() > before, e.ran()
 	if err == nil && q.Output {
 		p.Output, err = e.output()
 	}

@@ -18,7 +18,10 @@ type operands struct {
 	out     []float32
 	m, n, k int
 	turn    rotation
+	about   ran
 }
+
+func (o *operands) ran() ran { return o.about }
 
 func newOperands(j *job) (*operands, error) {
 	mem, err := newMemory(1)
@@ -56,7 +59,6 @@ func (o *operands) output() ([]float32, error) { return o.out[:o.m*o.n], nil }
 // openBLAS calls cblas_sgemm, and cblas_sgemv for one row. It has no packed weights in its interface.
 type openBLAS struct {
 	*operands
-	name string
 	gemm func(order, transA, transB, m, n, k int32, alpha float32, a *float32, lda int32, b *float32, ldb int32, beta float32, c *float32, ldc int32)
 	gemv func(order, trans, m, n int32, alpha float32, a *float32, lda int32, x *float32, incx int32, beta float32, y *float32, incy int32)
 }
@@ -123,9 +125,19 @@ func openOpenBLAS(j *job) (engine, error) {
 	if j.Variant == "" {
 		chosen = "its own choice"
 	}
-	e.name = fmt.Sprintf("%s: %s; core %s, %s; cblas_sgemm, cblas_sgemv for M=1", l.name, strings.TrimSpace(config()), core(), chosen)
-	e.operands, err = newOperands(j)
-	return e, err
+	if e.operands, err = newOperands(j); err != nil {
+		return nil, err
+	}
+	e.about.Detail = fmt.Sprintf("%s: %s; core %s, %s", l.name, strings.TrimSpace(config()), core(), chosen)
+	return e, nil
+}
+
+func (e *openBLAS) shape(m int) error {
+	e.about.Kernel = "cblas_sgemm"
+	if m == 1 {
+		e.about.Kernel = "cblas_sgemv"
+	}
+	return e.operands.shape(m)
 }
 
 func (e *openBLAS) run(calls int) error {
@@ -141,14 +153,11 @@ func (e *openBLAS) run(calls int) error {
 	return nil
 }
 
-func (e *openBLAS) detail() string { return e.name }
-
 // oneDNN calls dnnl_sgemm. Under q8_0 it calls dnnl_gemm_u8s8s32 instead, on weights with one scale a row: close to
 // that format in work and in size, but without its scale for every 32 elements, and neither the packing of the activations
 // nor the scaling of the results is timed.
 type oneDNN struct {
 	*operands
-	name string
 	gemm func(transA, transB byte, m, n, k int64, alpha float32, a *float32, lda int64, b *float32, ldb int64, beta float32, c *float32, ldc int64) int32
 	int8 *oneDNNInt8
 }
@@ -185,19 +194,22 @@ func openOneDNN(j *job) (engine, error) {
 		return nil, err
 	}
 	v := version()
-	e.name = fmt.Sprintf("%s: oneDNN %d.%d.%d, instruction sets %#x; ", l.name, v[0], v[1], v[2], isa())
+	about := ran{Kernel: "dnnl_sgemm", Detail: fmt.Sprintf("%s: oneDNN %d.%d.%d, instruction sets %#x", l.name, v[0], v[1], v[2], isa())}
 	if j.Format == tensor.F32 {
-		e.name += "dnnl_sgemm"
 		e.operands, err = newOperands(j)
-		return e, err
+	} else {
+		about.Kernel, about.Layout = "dnnl_gemm_u8s8s32", "int8"
+		about.Detail += ", one scale a row; packing the activations and scaling the results are not timed"
+		e.operands, e.int8 = &operands{n: j.N, k: j.K, turn: rotation{n: j.Copies}}, &oneDNNInt8{}
+		if err = l.bind(map[string]any{"dnnl_gemm_u8s8s32": &e.int8.gemm}); err == nil {
+			err = e.int8.prepare(j)
+		}
 	}
-	e.name += "dnnl_gemm_u8s8s32: one scale a row, packing of activations and scaling of results not timed"
-	e.int8 = &oneDNNInt8{}
-	if err := l.bind(map[string]any{"dnnl_gemm_u8s8s32": &e.int8.gemm}); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	e.operands = &operands{n: j.N, k: j.K, turn: rotation{n: j.Copies}}
-	return e, e.int8.prepare(j)
+	e.about = about
+	return e, nil
 }
 
 func (q *oneDNNInt8) prepare(j *job) error {
@@ -292,5 +304,3 @@ func (e *oneDNN) output() ([]float32, error) {
 	}
 	return out, nil
 }
-
-func (e *oneDNN) detail() string { return e.name }

@@ -20,7 +20,7 @@ import (
 // them (AMX tiles, repacked rows), else in plain memory. The variant names another buffer type ("CPU" is the plain one).
 type ggml struct {
 	ggmlAPI
-	name     string
+	about    ran
 	n, k     int
 	backend  uintptr
 	pool     uintptr
@@ -197,7 +197,8 @@ func openGGML(j *job) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.name = fmt.Sprintf("ggml %s (%s), %s, weights in %s", e.version(), e.commit(), libraryFile(variant.name), layout)
+	e.about = ran{Kernel: "ggml_mul_mat", Layout: layout,
+		Detail: fmt.Sprintf("ggml %s (%s), %s, weights in %s", e.version(), e.commit(), libraryFile(variant.name), layout)}
 	return e, nil
 }
 
@@ -343,4 +344,4 @@ func (e *ggml) output() ([]float32, error) {
 	return out, nil
 }
 
-func (e *ggml) detail() string { return e.name }
+func (e *ggml) ran() ran { return e.about }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/opmux/opmux/ops"
@@ -76,7 +75,10 @@ func (e *opmux) shape(m int) error {
 		return err
 	}
 	e.args = ops.MatmulBTArgs{Out: out, A: a}
-	e.before = e.executed()
+	e.before = map[string]uint64{}
+	for _, s := range e.steps() {
+		e.before[s.Kernel] = s.Counts.Executed
+	}
 	return nil
 }
 
@@ -92,30 +94,27 @@ func (e *opmux) run(calls int) error {
 
 func (e *opmux) output() ([]float32, error) { return tensor.Slice[float32](&e.args.Out), nil }
 
-// executed returns how many launches each kernel has executed.
-func (e *opmux) executed() map[string]uint64 {
-	n := map[string]uint64{}
+// steps returns the kernels of the op, those that are not used too.
+func (e *opmux) steps() []registry.Step {
 	x := registry.Default().Explain(e.op, e.q.Device())
-	for _, s := range append(x.Chain, x.Dropped...) {
-		n[s.Kernel] = s.Counts.Executed
-	}
-	return n
+	return append(x.Chain, x.Dropped...)
 }
 
-// detail names the kernels that executed since the shape was set.
-func (e *opmux) detail() string {
+// ran names the kernels that executed since the shape was set.
+func (e *opmux) ran() (r ran) {
 	if e.before == nil {
-		return ""
+		return ran{}
 	}
-	var ran []string
-	x := registry.Default().Explain(e.op, e.q.Device())
-	for _, s := range append(x.Chain, x.Dropped...) {
+	var names []string
+	for _, s := range e.steps() {
 		if n := s.Counts.Executed - e.before[s.Kernel]; n > 0 {
-			ran = append(ran, s.Kernel)
+			names = append(names, s.Kernel)
+			r.Provider, r.Tier, r.Executed = s.Provider, s.Tier, r.Executed+n
 		}
 	}
-	if len(ran) == 0 {
-		return fmt.Sprintf("no kernel of %s ran", x.Op)
+	r.Kernel = strings.Join(names, "+")
+	if l := e.weights[0].Layout; l != tensor.Strided {
+		r.Layout = l.String()
 	}
-	return strings.Join(ran, ", ")
+	return r
 }

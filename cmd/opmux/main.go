@@ -17,12 +17,14 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/opmux/opmux/bench"
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/gguf"
 	"github.com/opmux/opmux/internal/opfile"
 	"github.com/opmux/opmux/llm"
 	"github.com/opmux/opmux/llm/tokenizer"
 	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
 )
 
@@ -44,6 +46,8 @@ type commands struct {
 	Devices  devicesCmd  `cmd:"" help:"List the devices and what they can do."`
 	Explain  explainCmd  `cmd:"" help:"Show which kernels serve an op, best first, and why others do not."`
 	Doctor   doctorCmd   `cmd:"" help:"Check this machine: tiers, self-tests, memory, threads, environment."`
+	Bench    benchCmd    `cmd:"" help:"Measure kernels, each beside what the machine can do at best."`
+	AB       abCmd       `cmd:"" name:"ab" help:"Set two kernels side by side: times, their ratio, results."`
 	Env      envCmd      `cmd:"" help:"Show the environment variables, their values and where they come from."`
 }
 
@@ -142,6 +146,9 @@ var diagnoses = []struct {
 	{opfile.ErrRoute, exitInput, ""},
 	{ops.ErrRank, exitInput, ""}, {ops.ErrShape, exitInput, ""}, {ops.ErrDType, exitInput, ""}, {ops.ErrLayout, exitInput, ""},
 	{ops.ErrAttr, exitInput, ""}, {ops.ErrValue, exitInput, ""},
+	{bench.ErrOption, exitUsage, "opmux bench --help"},
+	{bench.ErrReport, exitInput, "give files that 'opmux bench --json' or '--out' wrote"},
+	{sample.ErrCase, exitInput, "'opmux ops' lists operands, dtypes and the symbols of their shapes"},
 	{fs.ErrNotExist, exitInput, "check the path"},
 	{fs.ErrPermission, exitInput, "check the permissions"},
 }
