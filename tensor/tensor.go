@@ -223,8 +223,8 @@ func (x Tensor) View(shape ...int64) (Tensor, error) {
 	return v, nil
 }
 
-// Slice returns the part start <= i < stop of dimension dim; strides are kept. Bounds: 0 <= start <= stop <= extent
-// (ErrRange). Block dtypes and layouts but Strided cannot be cut (ErrLayout).
+// Slice returns the part start <= i < stop of dimension dim; strides are kept, and an empty part starts where x does.
+// Bounds: 0 <= start <= stop <= extent (ErrRange). Block dtypes and layouts but Strided cannot be cut (ErrLayout).
 func (x Tensor) Slice(dim int, start, stop int64) (Tensor, error) {
 	if x.Layout != Strided || x.DType.IsBlock() {
 		return Tensor{}, fmt.Errorf("tensor: slice of %v: %w", x.String(), ErrLayout)
@@ -233,7 +233,9 @@ func (x Tensor) Slice(dim int, start, stop int64) (Tensor, error) {
 		return Tensor{}, fmt.Errorf("tensor: slice [%d:%d] in dimension %d of %v: %w", start, stop, dim, x.String(), ErrRange)
 	}
 	x.Shape[dim] = stop - start
-	x.advance(start * x.Stride[dim])
+	if x.Numel() != 0 { // an empty view may start behind the memory, where no Go pointer may point
+		x.advance(start * x.Stride[dim])
+	}
 	return x, nil
 }
 

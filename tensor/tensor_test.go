@@ -364,3 +364,16 @@ func TestMetadataAllocatesNothing(t *testing.T) {
 		_ = tensor.Slice[float32](&x)
 	}))
 }
+
+// TestSliceOfNothing: an empty view does not point behind the memory that it was cut from.
+func TestSliceOfNothing(t *testing.T) {
+	s := make([]float32, 6)
+	x := tensor.Must(tensor.FromSlice(s, tensor.F32, 2, 3))
+	end := tensor.Must(x.Slice(0, 2, 2))
+	require.Zero(t, end.Numel())
+	require.Equal(t, x.Host, end.Host)
+	narrow := tensor.Must(x.Slice(1, 3, 3))
+	row := tensor.Must(narrow.Slice(0, 1, 2))
+	require.Equal(t, x.Host, row.Host)
+	require.Equal(t, unsafe.Pointer(&s[3]), tensor.Must(x.Slice(0, 1, 2)).Host)
+}
