@@ -77,7 +77,7 @@ func (c *chain) walk(q *Queue, i int, h *Header, tr *trace) Status {
 			tr.reasons[i] = r
 		}
 		if s.seen.Load()>>(r&31)&1 == 0 {
-			c.fellBack(i, r)
+			c.fellBack(i, r, h)
 		}
 		if r != ReasonDomain && i+1 < len(c.steps) && q.strict(h) {
 			tr.at = i

@@ -232,8 +232,8 @@ func (r *Registry) explainOnce(c *chain) {
 	}
 }
 
-// fellBack tells once that step i left a call to the next one.
-func (c *chain) fellBack(i int, reason Reason) {
+// fellBack tells once that step i left a call to the next one, with the shapes of the call.
+func (c *chain) fellBack(i int, reason Reason, h *Header) {
 	s, sl := &c.steps[i], c.slot
 	s.seen.Or(1 << (reason & 31))
 	if reason == ReasonDomain {
@@ -251,6 +251,7 @@ func (c *chain) fellBack(i int, reason Reason) {
 	sl.told[f] = true
 	sl.mu.Unlock()
 	if !told {
-		sl.r.emit(Event{Kind: EventFallback, Op: sl.op, OpName: sl.desc.Name, Device: sl.dev, From: f.from, To: f.to, Reason: reason})
+		sl.r.emit(Event{Kind: EventFallback, Op: sl.op, OpName: sl.desc.Name, Device: sl.dev, From: f.from, To: f.to, Reason: reason,
+			Detail: shapes(sl.desc.operands(), h)})
 	}
 }

@@ -2,6 +2,8 @@ package registry
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/opmux/opmux/tensor"
@@ -16,6 +18,22 @@ func visible(operands []Operand, h *Header) bool {
 		}
 	}
 	return true
+}
+
+// shapes lists the operands of a call with their dtypes and extents.
+func shapes(operands []Operand, h *Header) string {
+	var b strings.Builder
+	for i := range operands {
+		x := (*tensor.Tensor)(unsafe.Add(unsafe.Pointer(h), operands[i].Offset))
+		if !x.Present() {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, operands[i].Name, " ", x.DType, " ", x.Shape[:x.Rank])
+	}
+	return b.String()
 }
 
 // outputs are copies of a call's contiguous outputs in CPU-visible memory.
