@@ -33,4 +33,12 @@ func ReadCounters(r *registry.Registry) Counters {
 }
 
 // tried reports whether a kernel was asked at all.
-func tried(c registry.Counts) bool { return c.Executed+c.Failed > 0 || len(c.Declined) > 0 }
+func tried(c registry.Counts) bool {
+	_, outside := c.Declined[registry.ReasonDomain.String()]
+	return c.Executed+c.Failed > 0 || len(c.Declined) > 1 || len(c.Declined) == 1 && !outside
+}
+
+// fallback reports whether a reason is one for which a kernel left a call to another.
+func fallback(reason string) bool {
+	return reason != registry.ReasonForwarded.String() && reason != registry.ReasonDomain.String()
+}

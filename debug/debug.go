@@ -15,7 +15,7 @@
 //	mux.Handle("/debug/opmux", h)
 //	mux.Handle("/debug/opmux/", h)
 //
-// A page reads the registry's snapshot and its counters; it takes no lock that a launch takes.
+// A page reads the registry's snapshot and its counters; launches go on meanwhile.
 package debug
 
 import (

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"expvar"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -148,6 +149,37 @@ func TestStateOfTrouble(t *testing.T) {
 	for _, id := range []string{"failures", "unserved", "borrowed"} {
 		require.Contains(t, page, `id="`+id+`"`)
 	}
+}
+
+// Calls outside a kernel's declared domain are no fallbacks: the chain shows them, the list of called kernels does not.
+func TestDomainIsNoFallback(t *testing.T) {
+	r := registry.New(registry.Options{})
+	op, err := r.Define(registry.Descriptor{Name: "probe", Record: reflect.TypeFor[args]()})
+	require.NoError(t, err)
+	for i, status := range []registry.Status{registry.Decline(registry.ReasonDomain), 0} {
+		_, err := r.RegisterOpProvider(op, tensor.CPU, registry.OpProvider{Name: fmt.Sprint("p", i), Priority: int32(-i),
+			Fn: func(*registry.Queue, unsafe.Pointer) registry.Status { return status }})
+		require.NoError(t, err)
+	}
+	launch(t, r.NewQueue(nil), op, 2)
+	s := debug.Collect(debug.Options{Registry: r})
+	require.Empty(t, s.Fallbacks)
+	require.Zero(t, s.Totals.Fallbacks)
+	require.Len(t, s.Kernels, 1)
+	require.Equal(t, map[string]uint64{"domain": 2}, s.Chains[0].Steps[0].Counts.Declined)
+}
+
+// A configuration's file, its state and its rules are shown.
+func TestStateOfConfig(t *testing.T) {
+	r, _ := small(t, registry.Options{})
+	c, err := registry.LoadConfig(strings.NewReader(`{"version": 1, "rules": [{"match": {"op": "probe"}, "use": "kernel:second_probe"}]}`), "opmux.json")
+	require.NoError(t, err)
+	require.NoError(t, r.SetConfig(c))
+	s := debug.Collect(debug.Options{Registry: r})
+	require.Equal(t, "active", s.Config.State)
+	page := request(debug.Handler(debug.Options{Registry: r}), http.MethodGet, debug.Path, nil).Body.String()
+	require.Contains(t, page, "opmux.json")
+	require.Contains(t, page, "second_probe")
 }
 
 func TestHandlerFormats(t *testing.T) {

@@ -17,15 +17,16 @@ import (
 var pageText string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"count":   count,
-	"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
-	"stamp":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"bytes":   size,
-	"clip":    clip,
-	"reasons": reasons,
-	"share":   func(n, of uint64) int { return int(min(n*100/max(of, 1), 100)) },
-	"path":    func() string { return Path },
-	"next":    func(i int) int { return i + 1 },
+	"count":    count,
+	"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
+	"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"bytes":    size,
+	"clip":     clip,
+	"reasons":  reasons,
+	"fallback": fallback,
+	"share":    func(n, of uint64) int { return int(min(n*100/max(of, 1), 100)) },
+	"path":     func() string { return Path },
+	"next":     func(i int) int { return i + 1 },
 }).Parse(pageText))
 
 // view is what the template gets.

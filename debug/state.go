@@ -16,25 +16,26 @@ import (
 
 // State is everything that the page shows, as its JSON has it.
 type State struct {
-	Process     Process            `json:"process"`
-	Generation  uint64             `json:"generation"` // of the registry's snapshot
-	Digest      string             `json:"digest"`     // of the table of kernels: equal on hosts that choose alike
-	Strict      bool               `json:"strict"`
-	Totals      Totals             `json:"totals"`
-	Fallbacks   []Fallback         `json:"fallbacks"`  // most frequent first
-	Failures    []Use              `json:"failures"`   // kernels with failed calls
-	Unserved    []Chain            `json:"unserved"`   // ops that were asked for where no kernel is usable
-	Borrowed    []Use              `json:"borrowed"`   // CPU kernels that ran for other devices (the reference tier)
-	Quarantine  []Absence          `json:"quarantine"` // kernels that are not trusted, with the evidence
-	Dropped     []Absence          `json:"dropped"`    // all other registered kernels that no chain of their op holds, with the reason
-	Disabled    []string           `json:"disabled"`   // entries in force
-	Warnings    []registry.Warning `json:"warnings"`
-	Kernels     []Use              `json:"kernels"` // every kernel that was tried, busiest first
-	Devices     []Device           `json:"devices"`
-	Chains      []Chain            `json:"chains"`
-	Events      []Event            `json:"events"`          // the latest, newest first
-	Environment []registry.EnvVar  `json:"environment"`     // variables that are set; of the default registry only
-	Token       string             `json:"token,omitempty"` // for POST, where changes are allowed
+	Process     Process               `json:"process"`
+	Generation  uint64                `json:"generation"` // of the registry's snapshot
+	Digest      string                `json:"digest"`     // of the table of kernels: equal on hosts that choose alike
+	Strict      bool                  `json:"strict"`
+	Totals      Totals                `json:"totals"`
+	Fallbacks   []Fallback            `json:"fallbacks"`  // most frequent first
+	Failures    []Use                 `json:"failures"`   // kernels with failed calls
+	Unserved    []Chain               `json:"unserved"`   // ops that were asked for where no kernel is usable
+	Borrowed    []Use                 `json:"borrowed"`   // CPU kernels that ran for other devices (the reference tier)
+	Quarantine  []Absence             `json:"quarantine"` // kernels that are not trusted, with the evidence
+	Dropped     []Absence             `json:"dropped"`    // all other registered kernels that no chain of their op holds, with the reason
+	Disabled    []string              `json:"disabled"`   // entries in force
+	Warnings    []registry.Warning    `json:"warnings"`
+	Kernels     []Use                 `json:"kernels"` // every kernel that was tried, busiest first
+	Devices     []Device              `json:"devices"`
+	Chains      []Chain               `json:"chains"`
+	Events      []Event               `json:"events"` // the latest, newest first
+	Config      registry.ConfigStatus `json:"config"`
+	Environment []registry.EnvVar     `json:"environment"`     // variables that are set; of the default registry only
+	Token       string                `json:"token,omitempty"` // for POST, where changes are allowed
 }
 
 // Process says whose state it is.
@@ -145,7 +146,7 @@ func Collect(o Options) State {
 			first[Fallback{Op: e.OpName, Device: e.Device.String(), From: e.From, Reason: e.Reason.String()}] = e
 		}
 	}
-	s.Totals.Borrowed = snap.ReferenceHits
+	s.Totals.Borrowed, s.Config = snap.ReferenceHits, r.ConfigStatus()
 	for _, e := range snap.Ops {
 		s.add(&e, first)
 	}
@@ -209,7 +210,7 @@ func (s *State) add(e *registry.Explanation, first map[Fallback]registry.Event) 
 // in no chain any more: then the event knows.
 func (s *State) fallbacks(e *registry.Explanation, k *registry.Step, to string, first map[Fallback]registry.Event) {
 	for _, reason := range slices.Sorted(maps.Keys(k.Counts.Declined)) {
-		if reason == registry.ReasonForwarded.String() || reason == registry.ReasonDomain.String() { // no fallbacks
+		if !fallback(reason) {
 			continue
 		}
 		f := Fallback{Op: e.Op, Device: e.Device, From: k.Kernel, Reason: reason}

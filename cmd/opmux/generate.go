@@ -61,8 +61,10 @@ func (c *generateCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.stop()) }()
+	defer func() { err = errors.Join(err, w.stop(a)) }()
+	loaded := w.span("load")
 	s, err := c.open(a, c.JSON || c.Quiet, llm.Options{}, w.opened)
+	loaded()
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,9 @@ func (c *generateCmd) Run(a *app) (err error) {
 		fmt.Fprint(a.stdout, c.Prompt)
 		req.Text = func(piece string) error { _, err := fmt.Fprint(a.stdout, piece); return err }
 	}
+	done := w.span("generate")
 	res, err := s.engine.Generate(a.ctx, req)
+	done()
 	if !c.JSON {
 		fmt.Fprintln(a.stdout)
 	}

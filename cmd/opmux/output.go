@@ -50,7 +50,7 @@ func used(r *registry.Registry) []kernelUse {
 			k := kernelUse{Op: e.Op, Device: e.Device, Kernel: s.Kernel, Provider: s.Provider, Tier: s.Tier, Priority: s.Priority,
 				Executed: s.Counts.Executed, Failed: s.Counts.Failed}
 			for reason, n := range s.Counts.Declined {
-				if reason != registry.ReasonForwarded.String() {
+				if reason != registry.ReasonForwarded.String() && reason != registry.ReasonDomain.String() { // no fallbacks
 					k.Declined += n
 				}
 			}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,12 +15,14 @@ import (
 	"github.com/opmux/opmux/debug"
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/trace"
 )
 
 // watchFlags are what an operator can ask of a run.
 type watchFlags struct {
 	Debug   string        `placeholder:"ADDR" help:"Serve the page /debug/opmux on this address of this machine, as localhost:6060, while the command runs."`
 	Hold    time.Duration `placeholder:"D" help:"Keep the page for so long after the run, as 1m."`
+	Trace   string        `placeholder:"FILE" help:"Write every call of a kernel to FILE, for chrome://tracing or ui.perfetto.dev; %p in the name stands for the process id."`
 	Strict  bool          `help:"Fail at the first fallback: a kernel that leaves a call to the next one, or a borrowed CPU kernel."`
 	Require []string      `sep:"none" placeholder:"K" help:"Fail unless kernel or provider K can run and does; OP=K: for this op (may be repeated)."`
 }
@@ -33,6 +37,8 @@ type watch struct {
 	devices device.Table
 	server  *http.Server
 	url     string
+	trace   *trace.Chrome
+	file    *os.File
 	undo    func()
 }
 
@@ -58,13 +64,36 @@ func (f *watchFlags) start(a *app) (*watch, error) {
 		go w.server.Serve(l)
 		a.warn("the page is at %s", w.url)
 	}
-	if r := registry.Default(); f.Strict && !r.Strict() {
+	if err := w.change(registry.Default()); err != nil {
+		return nil, errors.Join(err, w.stop(a))
+	}
+	return w, nil
+}
+
+// change makes r do what the flags ask of it.
+func (w *watch) change(r *registry.Registry) (err error) {
+	if w.flags.Strict && !r.Strict() {
 		if err := r.SetStrict(true); err != nil {
-			return nil, errors.Join(err, w.stop())
+			return err
 		}
 		w.undo = func() { _ = r.SetStrict(false) } // cannot fail where it has just been set
 	}
-	return w, nil
+	if w.flags.Trace != "" {
+		if w.file, err = os.Create(strings.ReplaceAll(w.flags.Trace, "%p", strconv.Itoa(os.Getpid()))); err != nil {
+			return err
+		}
+		w.trace = trace.NewChrome(w.file)
+		return r.SetTracer(w.trace)
+	}
+	return nil
+}
+
+// span marks a stage of the run in the trace until the returned function is called.
+func (w *watch) span(name string) (end func()) {
+	if w.trace == nil {
+		return func() {}
+	}
+	return w.trace.Span(name)
 }
 
 // opened checks, before a model is loaded, that what the run requires can run on d.
@@ -99,11 +128,17 @@ func (w *watch) hold(a *app, failed error) {
 	}
 }
 
-// stop ends the page and strict mode.
-func (w *watch) stop() error {
-	w.undo()
-	if w.server == nil {
-		return nil
+// stop ends the trace, the page and strict mode.
+func (w *watch) stop(a *app) (err error) {
+	if w.trace != nil {
+		err = errors.Join(registry.Default().SetTracer(nil), w.trace.Close(), w.file.Close())
+		if err == nil {
+			a.warn("%d events of the trace are in %s", w.trace.Events(), w.file.Name())
+		}
 	}
-	return w.server.Close()
+	w.undo()
+	if w.server != nil {
+		err = errors.Join(err, w.server.Close())
+	}
+	return err
 }

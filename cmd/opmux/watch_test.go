@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -130,6 +133,46 @@ func TestGenerateDebug(t *testing.T) {
 	require.Error(t, err, "the page is gone")
 }
 
+// A trace holds every call of every op: as many as the counters say.
+func TestW41TraceHoldsEveryCall(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "trace.json")
+	var before, after generated
+	callJSON(t, &before, "generate", "-n", "3", "-p", "Hi", "--ignore-eos")
+	callJSON(t, &after, "generate", "-n", "3", "-p", "Hi", "--ignore-eos", "--trace", name)
+	want := map[string]int{}
+	for _, k := range since(before.Providers, after.Providers) {
+		want[k.Kernel] = int(k.Executed + k.Declined + k.Failed)
+	}
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	var events []struct {
+		Name, Cat string
+		Args      struct{ Kernel, Status string }
+	}
+	require.NoError(t, json.Unmarshal(raw, &events))
+	got, spans := map[string]int{}, []string{}
+	for _, e := range events {
+		switch e.Cat {
+		case "launch":
+			got[e.Args.Kernel]++
+		case "span":
+			spans = append(spans, e.Name)
+		}
+	}
+	require.Equal(t, want, got)
+	require.Equal(t, []string{"load", "generate"}, spans)
+}
+
+// Processes that run the same command line need not write to one file: %p is the process id.
+func TestW42TraceNamesTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	code, _, errs := call(t, "generate", "-n", "1", "-q", "--trace", filepath.Join(dir, "rank-%p.json"))
+	require.Zero(t, code, errs)
+	name := filepath.Join(dir, fmt.Sprintf("rank-%d.json", os.Getpid()))
+	require.FileExists(t, name)
+	require.Contains(t, errs, name)
+}
+
 func TestWatchErrors(t *testing.T) {
 	for _, c := range []struct {
 		code int
@@ -138,6 +181,7 @@ func TestWatchErrors(t *testing.T) {
 	}{
 		{exitInput, "localhost:0", []string{"--debug", "no port"}},
 		{exitInput, "localhost:0", []string{"--debug", "localhost:99999"}},
+		{exitInput, "path", []string{"--trace", filepath.Join(t.TempDir(), "absent", "t.json")}},
 		{exitUsage, "--hold", []string{"--hold", "1s"}},
 		{exitUsage, "--hold", []string{"--debug", "localhost:0", "--hold=-1s"}},
 		{exitUsage, "--help", []string{"--debug", "localhost:0", "--hold", "long"}},
