@@ -102,7 +102,8 @@ func Compare(got, want *Args, tol Tolerance) []Result {
 	return list
 }
 
-// CheckWant holds the outputs of got against the values that its case gives for them; a NaN there is any value. Without
+// CheckWant holds the outputs of got against the values that its case gives for them, rounded to
+// their dtype; a NaN there is any value. Without
 // such values the list is empty.
 func CheckWant(got *Args, tol Tolerance) []Result {
 	var list []Result
@@ -123,7 +124,7 @@ func CheckWant(got *Args, tol Tolerance) []Result {
 		}
 		wv := make([]float64, len(want))
 		for i, v := range want {
-			if wv[i] = v; math.IsNaN(v) {
+			if wv[i] = rounded(g.x.DType, v); math.IsNaN(v) {
 				wv[i] = gv[i]
 			}
 		}
@@ -184,6 +185,16 @@ func (r *Result) judge(g, w *tensor.Tensor, gv, wv []float64, allowed func(i int
 		r.OK, r.Reason = false, fmt.Sprintf("squared error is %.3g of the whole, %.3g allowed; worst is %v: %v, want %v",
 			float64(r.NMSE), tol.NMSE, r.Worst.Index, r.Worst.Got, r.Worst.Want)
 	}
+}
+
+// rounded returns v as an element of dtype t holds it.
+func rounded(t tensor.DType, v float64) float64 {
+	var buf [8]byte
+	x := tensor.Tensor{Host: unsafe.Pointer(&buf), DType: t}
+	if store(&x, 0, v) != nil {
+		return v
+	}
+	return load(&x, 0)
 }
 
 // poisoned reports whether an element holds nothing but poison.

@@ -131,3 +131,9 @@ func strides(rule string, dims []int64, gaps bool) []int64 {
 	}
 	return out
 }
+
+// FreeSymbols is Symbols without those that follow from others.
+func FreeSymbols(d registry.Descriptor) []string {
+	rc := recipeOf(d.Name)
+	return slices.DeleteFunc(Symbols(d), func(s string) bool { return slices.Contains(rc.derived, s) })
+}

@@ -18,9 +18,11 @@ import (
 // row's largest |want| times 1+max|logit| for a softmax, and the row's largest |want| else.
 //
 // The third is a widening that the catalogue allows and nothing else has: kernels of a product with block weights may
-// round the activations to 8 bits a block of the weight's length, each by its own rule, and so does the reference. Both
-// together lose at most Σ|b|·max|a of the block|/127, with the rounding of the scale to binary16; and the sum of squared
-// differences must stay below NMSE times that of the reference.
+// round the activations to 8 bits a block of the weight's length, each by its own rule, and so does the reference. A
+// rounding is off by at most half of max|a|/127 in the block, as often up as down, so that both together make an error of
+// deviation √(Σ max|a|²·‖b block‖²/6)/127; eight of these are allowed, and what the rounding of the scales to binary16
+// may do to all elements of a block alike. The sum of squared differences must moreover stay below NMSE times that of
+// the reference.
 type Tolerance struct {
 	Exact     bool    `json:"exact,omitempty"` // same bits, any NaN for NaN
 	Ulps      float64 `json:"ulps,omitempty"`
@@ -246,20 +248,22 @@ func quantizationLoss(want *Args) (func(i int) float64, error) {
 	for i := range top {
 		top[i] = largestOf(a[i*e : (i+1)*e])
 	}
-	sums := make([]float64, len(b)/e)
+	sums, squares := make([]float64, len(b)/e), make([]float64, len(b)/e)
 	for i := range sums {
 		for _, v := range b[i*e : (i+1)*e] {
 			sums[i] += math.Abs(v)
+			squares[i] += v * v
 		}
 	}
 	blocks := k / e
 	return func(i int) float64 {
-		t, s := top[i/n*blocks:][:blocks], sums[i%n*blocks:][:blocks]
-		loss := 0.0
-		for j := range t {
-			loss += s[j] * (t[j]/127 + t[j]*0x1p-10 + 127*scaleStep)
+		t, from := top[i/n*blocks:][:blocks], i%n*blocks
+		variance, scales := 0.0, 0.0
+		for j, t := range t {
+			variance += t * t * squares[from+j] / 6
+			scales += sums[from+j] * (t*0x1p-10 + 127*scaleStep)
 		}
-		return loss
+		return 8*math.Sqrt(variance)/127 + scales
 	}, nil
 }
 

@@ -1,0 +1,243 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/ops/sample"
+	"github.com/opmux/opmux/registry"
+)
+
+// Names of checks.
+const (
+	checkNumbers   = "numbers"         // within tolerance of the reference
+	checkBits      = "bit exact"       // the reference's bits, as declared
+	checkValues    = "expected values" // what the case itself demands
+	checkGuards    = "guards"          // nothing written outside of operands
+	checkInputs    = "inputs"          // inputs keep their bytes
+	checkDecline   = "decline"         // a declined call has written nothing
+	checkInvalid   = "invalid data"    // bad data are an ErrValue and nothing is written
+	checkError     = "error"           // the kernel serves what the reference serves
+	checkRepeat    = "same bits again"
+	checkThreads   = "same bits for any number of threads"
+	checkRowsAlone = "same bits alone and in a batch"
+)
+
+// kernel is one kernel under test.
+type kernel struct {
+	KernelReport
+	v         *run
+	d         registry.Descriptor
+	traits    registry.Traits
+	reference bool
+	views     []*registry.Queue // of the run's queues, narrowed to the kernel; the first is the device's own
+	domain    int               // declines that a declared domain explains
+}
+
+func (v *run) kernel(d registry.Descriptor, s registry.Step, reference string) *kernel {
+	k := &kernel{KernelReport: KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Declines: map[string]int{}, Checks: map[string]int{}},
+		v: v, d: d, traits: s.Traits, reference: s.Kernel == reference}
+	ctx := registry.WithKernel(context.Background(), d.Op, s.Kernel)
+	for _, q := range append([]*registry.Queue{v.q}, v.more...) {
+		k.views = append(k.views, q.With(ctx))
+	}
+	return k
+}
+
+// fail records a failed check.
+func (k *kernel) fail(check string, c *call, results []sample.Result, format string, args ...any) {
+	k.Counts.Failures++
+	if len(k.Failures) < mostFailures {
+		k.Failures = append(k.Failures, Failure{Check: check, Case: c.Case, Detail: fmt.Sprintf(format, args...), Results: results})
+	}
+}
+
+// check counts a check and records err.
+func (k *kernel) check(check string, c *call, err error) {
+	k.Checks[check]++
+	if err != nil {
+		k.fail(check, c, nil, "%v", err)
+	}
+}
+
+// case_ runs the kernel on one case and makes every check that applies.
+func (k *kernel) case_(c *call) {
+	k.Cases++
+	got := c.want.Clone()
+	got.Reset()
+	err := ops.Launch(k.views[0], k.d.Op, got.Record())
+	switch {
+	case errors.Is(err, registry.ErrDeclined):
+		k.declined(err)
+		k.check(checkDecline, c, got.Untouched())
+		return
+	case c.Invalid:
+		k.Rejected++
+		if !errors.Is(err, ops.ErrValue) {
+			k.fail(checkInvalid, c, nil, "error is %v, want %v", err, ops.ErrValue)
+		}
+		k.check(checkInvalid, c, got.Untouched())
+		return
+	case err != nil || c.err != nil:
+		k.Executed++
+		k.check(checkError, c, fmt.Errorf("%w (the reference's: %w)", orNone(err), orNone(c.err)))
+		return
+	}
+	k.Executed++
+	k.check(checkGuards, c, got.CheckGuards())
+	k.check(checkInputs, c, got.InputsUntouched())
+	failed := k.Counts.Failures
+	if !k.reference {
+		k.compare(c, got)
+	}
+	if results := sample.CheckWant(got, c.tol); results != nil {
+		k.Checks[checkValues]++
+		if bad := worst(results); bad != nil {
+			k.fail(checkValues, c, results, "%v", bad)
+		}
+	}
+	if k.Counts.Failures == failed && !k.traits.Nondeterministic {
+		k.repeat(c, got)
+	}
+	if k.Counts.Failures == failed && k.traits.BatchInvariant {
+		k.rows(c, got)
+	}
+}
+
+var errNone = errors.New("no error")
+
+func orNone(err error) error {
+	if err == nil {
+		return errNone
+	}
+	return err
+}
+
+// declined counts a decline by its reason.
+func (k *kernel) declined(err error) {
+	k.Declined++
+	var d *registry.DeclinedError
+	if !errors.As(err, &d) || len(d.Refusals) == 0 {
+		k.Declines["unknown"]++
+		return
+	}
+	reason := d.Refusals[0].Reason
+	k.Declines[reason.String()]++
+	if reason == registry.ReasonDomain {
+		k.domain++
+	}
+}
+
+// compare holds the outputs against the reference's.
+func (k *kernel) compare(c *call, got *sample.Args) {
+	check, tol := checkNumbers, c.tol
+	if k.traits.BitExact {
+		check, tol = checkBits, sample.Bits
+	}
+	k.Checks[check]++
+	results := sample.Compare(got, c.want, tol)
+	for _, r := range results {
+		if k.Closest == nil || r.Worst.Share > k.Closest.Result.Worst.Share {
+			k.Closest = &Closest{c.Name, r}
+		}
+	}
+	bad := worst(results)
+	if bad == nil {
+		return
+	}
+	k.fail(check, c, results, "%v", bad)
+	if k.v.Shrink && len(k.Failures) < mostFailures {
+		k.Failures[len(k.Failures)-1].Shrunk = k.shrink(c, tol)
+	}
+}
+
+// worst returns the result that failed by the largest share, nil if none did.
+func worst(results []sample.Result) *sample.Result {
+	var w *sample.Result
+	for i := range results {
+		if r := &results[i]; !r.OK && (w == nil || r.Worst.Share > w.Worst.Share) {
+			w = r
+		}
+	}
+	return w
+}
+
+// repeat runs the call once more, and with other numbers of threads: the bits must be the same.
+func (k *kernel) repeat(c *call, got *sample.Args) {
+	again := got.Clone()
+	for i, q := range k.views {
+		check := checkThreads
+		if i == 0 {
+			check = checkRepeat
+		}
+		again.Reset()
+		k.Checks[check]++
+		if err := ops.Launch(q, k.d.Op, again.Record()); err != nil {
+			k.fail(check, c, nil, "%v", err)
+			return
+		}
+		if !again.SameBits(got) {
+			results := sample.Compare(again, got, sample.Bits)
+			where := ""
+			if bad := worst(results); bad != nil {
+				where = ": " + bad.String()
+			}
+			if i > 0 {
+				where = fmt.Sprintf(" with %d threads%s", k.v.report.Threads[i-1], where)
+			}
+			k.fail(check, c, results, "other bits%s", where)
+			return
+		}
+	}
+}
+
+// rows runs the first, the middle and the last row alone.
+func (k *kernel) rows(c *call, got *sample.Args) {
+	n := got.Rows()
+	if n < 2 {
+		return
+	}
+	fresh := got.Clone()
+	fresh.Reset()
+	for _, i := range slices.Compact([]int64{0, n / 2, n - 1}) {
+		alone, err := fresh.Row(i)
+		if err != nil {
+			return // a layout that cannot be cut
+		}
+		batch, err := got.Row(i)
+		if err != nil {
+			return
+		}
+		err = ops.Launch(k.views[0], k.d.Op, alone.Record())
+		if errors.Is(err, registry.ErrDeclined) {
+			return // not this kernel's size: the promise is about calls that it takes
+		}
+		k.Checks[checkRowsAlone]++
+		if err != nil {
+			k.fail(checkRowsAlone, c, nil, "row %d: %v", i, err)
+			return
+		}
+		if results := sample.Compare(alone, batch, sample.Bits); worst(results) != nil {
+			k.fail(checkRowsAlone, c, results, "row %d: %v", i, worst(results))
+			return
+		}
+	}
+}
+
+// finish gives the verdict.
+func (k *kernel) finish() KernelReport {
+	k.Verdict = Passed
+	switch {
+	case k.Counts.Failures > 0:
+		k.Verdict = Failed
+	case k.Executed+k.Rejected > 0 || k.Cases == 0:
+	case k.domain == k.Declined:
+		k.Verdict = Outside
+	default:
+		k.Verdict = NeverRan
+	}
+	return k.KernelReport
+}

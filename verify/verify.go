@@ -1,0 +1,333 @@
+// Package verify runs every kernel of every op, by name, against the reference, over the corpus of package ops/sample.
+//
+// For each case it checks the numbers within the documented tolerance (to the bit for kernels that promise it), the
+// values that the case itself demands, the guard words around operands, that inputs keep their bytes, that a declined or
+// rejected call has written nothing, that a second run and other numbers of threads give the same bits, and, where the
+// kernel declares it, that a row has the same bits alone and in a batch.
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/ops/sample"
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+)
+
+// Errors of Run.
+var (
+	ErrNothing = errors.New("no kernel matches")
+	ErrOption  = errors.New("option that cannot be used")
+)
+
+// Options say what to verify. The zero values of all fields but Device are usable.
+type Options struct {
+	Registry *registry.Registry // nil is registry.Default
+	Device   device.Device      // must see host memory
+	// More are further openings of the same device with other numbers of threads, whose bits must be the same. They and
+	// the Device stay the caller's.
+	More map[int]device.Device
+
+	Op       string                  // glob over names of ops: "matmul*"; empty is all
+	Kernel   string                  // glob over names of kernels
+	Solution string                  // a provider's name; empty is all
+	Types    map[string]tensor.DType // only cases whose operands have these dtypes
+	Shapes   []sample.Shape          // in place of the corpus: the plain call at these extents, for each combination of dtypes
+	Level    sample.Level
+	Seed     uint64 // 0 is a fixed one
+	Strict   bool   // kernels that are not usable, and cases that the reference declines, fail too
+	Shrink   bool   // look for the smallest extents at which a case still fails
+	// Progress, if set, is called with the name of each kernel before it runs.
+	Progress func(kernel string)
+}
+
+// mostFailures bounds how many failures of a kernel are described; all are counted.
+const mostFailures = 5
+
+// Run verifies what o names. A wrong kernel is no error: the report says so and its OK is false. Errors: ErrNothing,
+// ErrOption, ctx's error, and those of opening queues.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.Registry == nil {
+		o.Registry = registry.Default()
+	}
+	if o.Device == nil {
+		return nil, fmt.Errorf("verify: no device: %w", ErrOption)
+	}
+	for _, glob := range []string{o.Op, o.Kernel} {
+		if _, err := path.Match(glob, ""); err != nil {
+			return nil, fmt.Errorf("verify: pattern %q: %w: %w", glob, ErrOption, err)
+		}
+	}
+	v := &run{Options: o, report: &Report{Version: 1, OK: true, Level: o.Level.String(), Seed: o.Seed, Strict: o.Strict,
+		Device: o.Device.ID().String(), DeviceName: o.Device.Name(), Threads: slices.Sorted(maps.Keys(o.More)), Build: build(), Digest: o.Registry.Digest()}}
+	defer v.close()
+	if err := v.open(); err != nil {
+		return nil, err
+	}
+	for _, d := range v.descriptors() {
+		if err := v.op(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+	if len(v.report.Kernels) == 0 {
+		return nil, fmt.Errorf("verify: op %q, kernel %q, solution %q, dtypes %v: %w", o.Op, o.Kernel, o.Solution, o.Types, ErrNothing)
+	}
+	if o.Strict && len(v.report.Unserved) > 0 {
+		v.report.OK = false
+	}
+	return v.report, nil
+}
+
+// run is one call of Run.
+type run struct {
+	Options
+	report *Report
+	q      *registry.Queue
+	more   []*registry.Queue // of More, by number of threads
+	close_ []func() error
+}
+
+func (v *run) open() error {
+	queue := func(d device.Device) (*registry.Queue, error) {
+		dq, err := d.NewQueue()
+		if err != nil {
+			return nil, err
+		}
+		q := v.Registry.NewQueue(dq)
+		v.close_ = append(v.close_, q.Close, dq.Close)
+		return q, nil
+	}
+	var err error
+	if v.q, err = queue(v.Device); err != nil {
+		return err
+	}
+	for _, n := range slices.Sorted(maps.Keys(v.More)) {
+		q, err := queue(v.More[n])
+		if err != nil {
+			return err
+		}
+		v.more = append(v.more, q)
+	}
+	return nil
+}
+
+func (v *run) close() {
+	for _, f := range v.close_ {
+		_ = f() // nothing was left running
+	}
+}
+
+// descriptors lists the ops that the options name, also those that the registry defined for itself.
+func (v *run) descriptors() (list []registry.Descriptor) {
+	snapshot := map[string]bool{}
+	add := func(d registry.Descriptor) {
+		if match(v.Op, d.Name) && !snapshot[d.Name] && d.Record != nil {
+			snapshot[d.Name] = true
+			list = append(list, d)
+		}
+	}
+	for _, d := range registry.Descriptors() {
+		add(d)
+	}
+	for op := registry.FirstDefined; ; op++ {
+		d, ok := v.Registry.Describe(op)
+		if !ok {
+			return list
+		}
+		add(d)
+	}
+}
+
+func match(glob, name string) bool {
+	ok, err := path.Match(glob, name)
+	return glob == "" || ok && err == nil
+}
+
+// call is one case with what the reference made of it.
+type call struct {
+	sample.Case
+	want *sample.Args
+	err  error // of the reference: nil, or ops.ErrValue for invalid data
+	tol  sample.Tolerance
+}
+
+// op verifies the kernels of one op.
+func (v *run) op(ctx context.Context, d registry.Descriptor) error {
+	e := v.Registry.Explain(d.Op, v.Device.ID())
+	var kernels []registry.Step
+	reference := ""
+	for _, s := range e.Chain {
+		if s.Tier == registry.Reference.String() {
+			reference = s.Kernel
+		}
+		if v.wants(s) {
+			kernels = append(kernels, s)
+		}
+	}
+	var dropped []registry.Step
+	for _, s := range e.Dropped {
+		if v.wants(s) {
+			dropped = append(dropped, s)
+		}
+	}
+	if len(kernels)+len(dropped) == 0 {
+		return nil
+	}
+	v.report.Ops++
+	for _, s := range dropped {
+		v.done(KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Verdict: Unusable, Detail: strings.TrimSpace(s.State + " " + s.Detail)})
+	}
+	if reference == "" {
+		for _, s := range kernels {
+			v.done(KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Verdict: Missing})
+		}
+		return nil
+	}
+	calls, err := v.calls(ctx, d, reference, kernels)
+	if err != nil {
+		return err
+	}
+	for _, s := range kernels {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if v.Progress != nil {
+			v.Progress(s.Kernel)
+		}
+		k := v.kernel(d, s, reference)
+		for i := range calls {
+			k.case_(&calls[i])
+		}
+		v.done(k.finish())
+	}
+	return nil
+}
+
+func (v *run) wants(s registry.Step) bool {
+	return match(v.Kernel, s.Kernel) && (v.Solution == "" || v.Solution == s.Provider)
+}
+
+// done adds a kernel's result.
+func (v *run) done(k KernelReport) {
+	v.report.Kernels = append(v.report.Kernels, k)
+	v.report.Total.add(k.Counts)
+	switch k.Verdict {
+	case Failed, NeverRan, Missing:
+		v.report.OK = false
+	case Unusable:
+		v.report.OK = v.report.OK && !v.Strict
+	}
+}
+
+// cases lists what the kernels of an op are run on: the corpus, the combinations of dtypes that kernels declare, and the
+// neighbours of the thresholds that they declare.
+func (v *run) cases(d registry.Descriptor, kernels []registry.Step) (list []sample.Case) {
+	if v.Shapes != nil {
+		for _, c := range sample.CorpusOf(d, v.Level) {
+			if c.Name != "plain" && !strings.HasPrefix(c.Name, "types/") {
+				continue
+			}
+			for _, s := range v.Shapes {
+				c := c
+				c.Name, c.Shape = fmt.Sprintf("%s %v", c.Name, s), s
+				list = append(list, c)
+			}
+		}
+		return list
+	}
+	list = sample.CorpusOf(d, v.Level)
+	seen := map[string]bool{}
+	for _, c := range list {
+		seen[c.Name] = true
+	}
+	for _, k := range kernels {
+		spec, ok := v.Registry.GetByName(k.Kernel)
+		if !ok {
+			continue
+		}
+		thresholds := map[string][]int64{}
+		maps.Copy(thresholds, spec.Thresholds)
+		types := []map[string]tensor.DType{nil}
+		for _, sig := range spec.Signatures {
+			t := map[string]tensor.DType{}
+			for _, role := range sig.Roles() {
+				t[role] = sig.DType(role)
+			}
+			types = append(types, t)
+		}
+		for _, t := range types[1:] {
+			list = append(list, sample.Case{Op: d.Op, Name: fmt.Sprintf("signature/%v", t), Types: t})
+		}
+		for _, c := range sample.CasesFor(d, thresholds, types...) {
+			if c.Name = fmt.Sprintf("%s/%v", c.Name, c.Types); !seen[c.Name] {
+				seen[c.Name] = true
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
+// calls makes the records of all cases and runs the reference on them.
+func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string, kernels []registry.Step) (list []call, err error) {
+	q := v.q.With(registry.WithKernel(context.Background(), d.Op, reference))
+	for _, c := range v.cases(d, kernels) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		c.Seed, c.Device = v.Seed, v.Device.ID()
+		a, err := sample.Of(d, c)
+		if err != nil {
+			if v.Shapes != nil {
+				continue // extents from outside need not suit every combination of dtypes
+			}
+			return nil, err
+		}
+		if !v.typed(a) {
+			continue
+		}
+		err = ops.Launch(q, d.Op, a.Record())
+		if errors.Is(err, registry.ErrDeclined) {
+			v.report.Unserved = append(v.report.Unserved, d.Name+": "+c.Name)
+			continue
+		}
+		list = append(list, call{Case: c, want: a, err: err, tol: sample.ToleranceFor(a)})
+	}
+	return list, nil
+}
+
+// typed reports whether a call has the dtypes that were asked for.
+func (v *run) typed(a *sample.Args) bool {
+	for role, t := range v.Types {
+		if x := a.Tensor(role); x == nil || x.DType != t {
+			return false
+		}
+	}
+	return true
+}
+
+// build says what binary runs.
+func build() Build {
+	b := Build{Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Revision = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+	}
+	return b
+}
