@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"strings"
 
 	"github.com/opmux/opmux/tensor"
 )
@@ -141,6 +143,19 @@ func nmse[E float32 | float64](got []float32, want []E) float64 {
 		return 0
 	}
 	return e / s
+}
+
+// freeMemory returns the bytes of memory that are free; 0 is unknown.
+func freeMemory() int64 {
+	b, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(b)) {
+		var kb int64
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			_, _ = fmt.Sscan(rest, &kb)
+			return kb << 10
+		}
+	}
+	return 0
 }
 
 // limit is the largest nmse of a right result: for f32 the rounding of a sum in any order, for the others what an

@@ -18,9 +18,11 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/opmux/opmux/bench"
 	"github.com/opmux/opmux/cpu"
 	"github.com/opmux/opmux/gguf"
 	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -164,59 +166,43 @@ func parseFormats(text string) (list []tensor.DType, err error) {
 	return list, nil
 }
 
-// yardstick is the engine that measures bandwidth.
-const yardstick = "read"
-
-// report is what "anchor ops -json" prints.
+// report is what "anchor ops -json" prints: a bench.Report with more in each record.
 type report struct {
-	Time     string         `json:"time"`
-	CPU      string         `json:"cpu"`
-	Go       string         `json:"go"`
-	Revision string         `json:"revision,omitempty"` // of opmux, with "+" if the tree differs from it
-	N        int            `json:"n"`
-	K        int            `json:"k"`
-	Rounds   int            `json:"rounds"`
-	Seed     uint64         `json:"seed"`
-	Missing  []missing      `json:"missing,omitempty"`
-	Groups   []*measurement `json:"groups"`
+	Version    int              `json:"version"` // of bench.Report
+	Provenance bench.Provenance `json:"provenance"`
+	Rounds     int              `json:"rounds"`
+	Records    []row            `json:"records"`           // by format, threads, M, engine
+	Missing    []missing        `json:"missing,omitempty"` // engines that are not here
+	Skipped    []bench.Skip     `json:"skipped,omitempty"` // engines that are here and do not multiply such weights
 }
 
-// missing is an engine that is not here.
 type missing struct {
 	Engine   string `json:"engine"`
 	Attempts string `json:"attempts"`
 }
 
-// measurement is all rows of one format and number of threads.
-type measurement struct {
-	Format  tensor.DType      `json:"format"`
-	Threads int               `json:"threads"`
-	Copies  int               `json:"copies"`       // of the weights, which the calls go through
-	Bytes   int64             `json:"weight_bytes"` // of all copies
-	Cold    bool              `json:"cold"`         // more than the last cache holds
-	Skipped map[string]string `json:"skipped,omitempty"`
-	Rows    []row             `json:"rows"`
+// row is one engine on one shape. Bytes and operations are those that no engine can avoid (ops.CostOf), weights counted
+// in the size of their format, whatever the engine made of them; Verified is against the exact product, on some rows.
+type row struct {
+	bench.Record
+	Engine      string      `json:"engine"`
+	Detail      string      `json:"detail,omitempty"`
+	WeightBytes int64       `json:"weight_bytes"`          // of all copies
+	Ratio       *float64    `json:"ratio,omitempty"`       // speed of the first engine over this one's, median of the rounds
+	Range       *[2]float64 `json:"ratio_range,omitempty"` // smallest and largest
+	Agreement   float64     `json:"agreement"`             // nmse of the whole result to the first engine's
 }
 
-// row is one engine on one shape. Bytes and operations are those that no engine can avoid (ops.CostOf), weights
-// counted in the size of their format, whatever the engine made of them.
-type row struct {
-	M         int         `json:"m"`
-	Engine    string      `json:"engine"`
-	Detail    string      `json:"detail"`
-	Calls     int         `json:"calls"`                 // in a turn
-	Seconds   float64     `json:"seconds"`               // of a call, median of the rounds
-	Samples   []float64   `json:"samples"`               // of each round
-	GBs       float64     `json:"gb_s"`                  // 1e9 bytes a second
-	GFLOPs    float64     `json:"gflop_s"`               // 1e9 operations a second
-	Read      float64     `json:"read_gb_s"`             // what the same threads read from memory in the same rounds
-	Bandwidth float64     `json:"bandwidth"`             // GBs over Read, median of the rounds
-	Ratio     *float64    `json:"ratio,omitempty"`       // speed of the first engine over this one's, median of the rounds
-	Range     *[2]float64 `json:"ratio_range,omitempty"` // smallest and largest
-	NMSE      float64     `json:"nmse"`                  // to the exact product, sampled rows
-	Agreement float64     `json:"agreement"`             // nmse of the whole result to the first engine's
-	Wrong     bool        `json:"wrong,omitempty"`       // beyond what the format allows: no ratio
-	Error     string      `json:"error,omitempty"`
+// wrong reports whether the result is beyond what the format allows.
+func (x *row) wrong() bool { return x.Verified != nil && !x.Verified.OK }
+
+// bandwidth returns the rate of reading memory in the rows' rounds in 1e9 bytes a second, and which share of it x reached.
+func (x *row) bandwidth() (rate, share float64) {
+	if x.Roofline == nil {
+		return 0, 0
+	}
+	rate = x.Roofline.Bandwidth / 1e9
+	return rate, x.GBs / rate
 }
 
 // runOps is "anchor ops".
@@ -230,10 +216,8 @@ func runOps(args []string) error {
 	}
 	r := newReport(o)
 	r.findGGML(&o)
-	for _, t := range o.formats {
-		if err := r.format(o, t); err != nil {
-			return err
-		}
+	if err := r.measure(o); err != nil {
+		return err
 	}
 	if o.json {
 		enc := json.NewEncoder(os.Stdout)
@@ -246,36 +230,34 @@ func runOps(args []string) error {
 }
 
 func newReport(o options) *report {
-	r := &report{Time: time.Now().UTC().Format(time.RFC3339), CPU: cpuModel(), Go: runtime.Version(), N: o.n, K: o.k, Rounds: o.rounds, Seed: o.seed}
+	p := bench.Provenance{Time: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+		CPU: cpuModel(), Device: "cpu:0", Digest: registry.Default().Digest(), Threads: slices.Max(o.threads), Cache: "cold", Seed: o.seed}
 	if b, ok := debug.ReadBuildInfo(); ok {
-		dirty := ""
+		changed := ""
 		for _, s := range b.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				r.Revision = s.Value
-			case "vcs.modified":
-				if s.Value == "true" {
-					dirty = "+"
-				}
+			switch {
+			case s.Key == "vcs.revision":
+				p.Revision = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				changed = "+"
 			}
 		}
-		r.Revision += dirty
+		p.Revision += changed
 	}
-	return r
+	return &report{Version: bench.Version, Provenance: p, Rounds: o.rounds}
 }
 
 // err returns what makes the run fail: a wrong result, or an error of the first engine.
 func (r *report) err() error {
 	var all []error
-	for _, g := range r.Groups {
-		for i, x := range g.Rows {
-			first := i == 0 || g.Rows[i-1].M != x.M
-			switch {
-			case x.Wrong:
-				all = append(all, fmt.Errorf("%v M=%d, %d threads: %s is wrong, nmse %.2g to the exact product, %.2g to opmux", g.Format, x.M, g.Threads, x.Engine, x.NMSE, x.Agreement))
-			case x.Error != "" && first:
-				all = append(all, fmt.Errorf("%v M=%d, %d threads: %s: %s", g.Format, x.M, g.Threads, x.Engine, x.Error))
-			}
+	for i := range r.Records {
+		x := &r.Records[i]
+		first := i == 0 || r.Records[i-1].Case != x.Case || r.Records[i-1].Threads != x.Threads
+		switch {
+		case x.wrong():
+			all = append(all, fmt.Errorf("%s, %d threads: %s is wrong, nmse %.2g to the exact product, %.2g to opmux", x.Case, x.Threads, x.Engine, x.Verified.NMSE, x.Agreement))
+		case x.Error != "" && first:
+			all = append(all, fmt.Errorf("%s, %d threads: %s: %s", x.Case, x.Threads, x.Engine, x.Error))
 		}
 	}
 	return errors.Join(all...)
@@ -331,8 +313,20 @@ func (r *report) miss(engine string, err error) {
 	r.Missing = append(r.Missing, missing{engine, err.Error()})
 }
 
+// measure measures everything that the options ask for, and prints it as it comes unless that is to be JSON.
+func (r *report) measure(o options) error {
+	yardsticks := meters{}
+	defer yardsticks.stop()
+	for _, t := range o.formats {
+		if err := r.format(o, t, yardsticks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // format measures all shapes and numbers of threads with one format.
-func (r *report) format(o options, t tensor.DType) error {
+func (r *report) format(o options, t tensor.DType, yardsticks meters) error {
 	dir, err := os.MkdirTemp("", "opmux-anchor")
 	if err != nil {
 		return err
@@ -354,81 +348,68 @@ func (r *report) format(o options, t tensor.DType) error {
 	}
 	for _, threads := range o.threads {
 		base.Threads = threads
-		g := &measurement{Format: t, Threads: threads}
-		base.Copies, g.Cold = copiesOf(o, int64(len(weights)))
-		g.Copies, g.Bytes = base.Copies, int64(base.Copies)*int64(len(weights))
-		r.Groups = append(r.Groups, g)
-		if err := r.measure(o, g, base, exact); err != nil {
+		from := len(r.Records)
+		limits, err := yardsticks.of(threads)
+		if err != nil {
+			return err
+		}
+		if err := r.rounds(o, base, int64(len(weights)), exact, limits); err != nil {
 			return err
 		}
 		if !o.json {
-			r.print(os.Stdout, g)
+			r.print(os.Stdout, r.Records[from:])
 		}
 	}
 	return nil
 }
 
-// copiesOf returns how many copies of the weights each engine gets: more than the last cache holds unless the options
-// say otherwise, and no more than fit in half of the free memory.
-func copiesOf(o options, size int64) (n int, cold bool) {
-	cache := lastCache()
+// copiesOf returns how many copies of the weights each engine gets: more than a cache of that size holds unless the
+// options say otherwise, and no more than fit in half of the free memory.
+func copiesOf(o options, size, cache int64) int {
 	want := o.cold
 	if want < 0 {
 		want = max(cache+cache/4, 256<<20)
 	}
-	_, free := memoryInfo()
-	if each := free / 2 / int64(len(o.engines)+1); free > 0 {
-		want = min(want, each)
+	if free := freeMemory(); free > 0 {
+		want = min(want, free/2/int64(len(o.engines)+1))
 	}
-	n = int(max((want+size-1)/size, 1))
-	return n, int64(n)*size > cache
+	return int(max((want+size-1)/size, 1))
 }
 
-// arm is one engine in a group.
-type arm struct {
-	w    *worker
-	row  row
-	dead bool
-	out  []float32
-}
-
-// measure runs the interleaved rounds of one group.
-func (r *report) measure(o options, g *measurement, base job, exact *truth) error {
-	read, err := start(withEngine(base, job{Engine: yardstick}))
-	if err != nil {
-		return err
+// rounds runs the interleaved rounds of one format and number of threads.
+func (r *report) rounds(o options, base job, size int64, exact *truth, limits *meter) error {
+	f := &field{options: o, limits: limits, format: base.Format, threads: base.Threads, exact: exact, cache: "warm"}
+	base.Copies = copiesOf(o, size, limits.ran.Cache)
+	f.copies, f.bytes = base.Copies, int64(base.Copies)*size
+	if f.bytes > limits.ran.Cache {
+		f.cache = "cold"
+	} else {
+		r.Provenance.Cache = "warm"
 	}
-	defer read.stop()
-	var workers []*worker
-	for _, e := range o.engines {
+	for i, e := range o.engines {
 		j := withEngine(base, e)
-		if formats := kinds[e.Engine].formats; formats != nil && !slices.Contains(formats, g.Format) {
+		if formats := kinds[e.Engine].formats; formats != nil && !slices.Contains(formats, j.Format) {
 			continue
 		}
 		w, err := start(j)
 		switch {
+		case err == nil:
+			defer w.stop()
+			f.workers = append(f.workers, w)
+		case i == 0:
+			return fmt.Errorf("%s: %w", j.String(), err)
 		case errors.Is(err, errMissing):
 			r.miss(e.Engine, err)
-		case err != nil:
-			if g.Skipped == nil {
-				g.Skipped = map[string]string{}
-			}
-			g.Skipped[j.String()] = err.Error()
 		default:
-			defer w.stop()
-			workers = append(workers, w)
-			continue
-		}
-		if e.Engine == "opmux" {
-			return fmt.Errorf("%s: %w", j.String(), err)
+			r.Skipped = append(r.Skipped, bench.Skip{Op: j.String(), Case: fmt.Sprint(j.Format), Why: err.Error()})
 		}
 	}
 	for _, m := range o.ms {
-		rows, err := race(o, g, read, workers, m, exact)
+		rows, err := f.race(m)
 		if err != nil {
 			return err
 		}
-		g.Rows = append(g.Rows, rows...)
+		r.Records = append(r.Records, rows...)
 	}
 	return nil
 }
@@ -438,90 +419,113 @@ func withEngine(base, e job) job {
 	return base
 }
 
+// field is what takes part in the rounds of one format and number of threads.
+type field struct {
+	options
+	limits  *meter
+	workers []*worker
+	format  tensor.DType
+	threads int
+	copies  int
+	bytes   int64 // of all copies of the weights
+	cache   string
+	exact   *truth
+}
+
+// arm is one engine on one shape.
+type arm struct {
+	*worker
+	row
+	out []float32
+}
+
 // race measures the engines on m rows of activations, in turns.
-func race(o options, g *measurement, read *worker, workers []*worker, m int, exact *truth) ([]row, error) {
-	arms := make([]*arm, 0, len(workers))
-	for _, w := range workers {
-		a := &arm{w: w, row: row{M: m, Engine: w.job.String()}}
-		a.first(o, m, g.Format, exact, arms)
+func (f *field) race(m int) ([]row, error) {
+	op, cost := costOf(f.format, m, f.n, f.k)
+	var arms []*arm
+	for _, w := range f.workers {
+		a := &arm{worker: w, row: row{Engine: w.job.String(), WeightBytes: f.bytes}}
+		a.Record = bench.Record{Op: op, Case: fmt.Sprintf("%v/M=%d/N=%d/K=%d", f.format, m, f.n, f.k), Format: f.format.String(),
+			Shape:   map[string]int64{"M": int64(m), "N": int64(f.n), "K": int64(f.k)},
+			Threads: f.threads, Cache: f.cache, Copies: f.copies, FLOPs: cost.FLOPs, Read: cost.Read, Written: cost.Written}
+		if err := f.first(a, m, arms); err != nil {
+			a.Error = err.Error()
+		}
 		arms = append(arms, a)
 	}
-	cost := costOf(g.Format, m, o.n, o.k)
-	readBytes := float64(g.Bytes) / float64(g.Copies)
-	t, err := read.turn(1)
-	if err != nil {
-		return nil, err
-	}
-	readCalls := calls(o.turn, t)
-	var reads []float64
-	for range o.rounds {
-		t, err := read.turn(readCalls)
-		if err != nil {
-			return nil, err
-		}
-		reads = append(reads, readBytes/t/1e9)
-		for _, a := range arms {
-			if a.dead {
-				continue
-			}
-			rest(g.Threads)
-			t, err := a.w.turn(a.row.Calls)
+	rates := map[string][]float64{}
+	for range f.options.rounds {
+		for _, unit := range []string{unitRead, cost.Unit} {
+			v, err := f.limits.rate(unit, f.turn)
 			if err != nil {
-				a.fail(err)
+				return nil, err
+			}
+			rates[unit] = append(rates[unit], v)
+		}
+		for _, a := range arms {
+			if a.Error != "" {
 				continue
 			}
-			a.row.Samples = append(a.row.Samples, t)
+			rest(f.threads)
+			p, err := a.exchange(&request{Calls: a.Inner})
+			if err != nil {
+				a.Error = err.Error()
+				continue
+			}
+			a.Samples = append(a.Samples, float64(p.Took.Nanoseconds())/float64(a.Inner))
+			a.Executed = p.Ran.Executed
+			if p.Disturbed {
+				a.Disturbed++
+			}
 		}
-		rest(g.Threads)
+		rest(f.threads)
 	}
 	var rows []row
 	for _, a := range arms {
-		x := &a.row
-		if !a.dead {
-			x.Seconds = middle(x.Samples)
-			x.GBs, x.GFLOPs = float64(cost.Bytes())/x.Seconds/1e9, cost.FLOPs/x.Seconds/1e9
-			x.Read = middle(reads)
-			x.Bandwidth = middle(each(x.Samples, func(i int, t float64) float64 { return float64(cost.Bytes()) / t / 1e9 / reads[i] }))
-			if first := arms[0]; a != first && !first.dead && !first.row.Wrong && !x.Wrong {
-				ratios := each(x.Samples, func(i int, t float64) float64 { return t / first.row.Samples[i] })
-				mid := middle(ratios)
-				x.Ratio, x.Range = &mid, &[2]float64{slices.Min(ratios), slices.Max(ratios)}
-			}
+		if a.Error != "" {
+			a.Samples = nil
 		}
-		rows = append(rows, *x)
+		a.Summarize()
+		a.Roofline = bench.NewRoofline(&a.Record, middle(rates[unitRead]), cost.Unit, middle(rates[cost.Unit]))
+		if first := arms[0]; a != first && a.OK() && first.OK() {
+			var ratios []float64
+			for i, t := range a.Samples {
+				ratios = append(ratios, t/first.Samples[i])
+			}
+			mid := middle(ratios)
+			a.Ratio, a.Range = &mid, &[2]float64{slices.Min(ratios), slices.Max(ratios)}
+		}
+		rows = append(rows, a.row)
 	}
 	return rows, nil
 }
 
-// first makes the engine's first call with m rows, checks its result and counts how many calls make a turn.
-func (a *arm) first(o options, m int, t tensor.DType, exact *truth, before []*arm) {
-	p, err := a.w.exchange(&request{Shape: m, Calls: 1, Output: true})
+// first makes an engine's first call with m rows, checks its result and counts how many calls make a turn.
+func (f *field) first(a *arm, m int, before []*arm) error {
+	p, err := a.exchange(&request{Shape: m, Calls: 1, Output: true})
 	if err != nil {
-		a.fail(err)
-		return
+		return err
 	}
-	a.out = p.Output
-	if len(a.out) != m*o.n {
-		a.fail(fmt.Errorf("the result has %d elements, not %d", len(a.out), m*o.n))
-		return
+	if a.out = p.Output; len(a.out) != m*f.n {
+		return fmt.Errorf("the result has %d elements, not %d", len(a.out), m*f.n)
 	}
-	a.row.NMSE = exact.nmse(a.out, m)
+	off := f.exact.nmse(a.out, m)
 	if len(before) > 0 && before[0].out != nil {
-		a.row.Agreement = nmse(a.out, before[0].out)
+		a.Agreement = nmse(a.out, before[0].out)
 	}
 	// two results that are within the limit of the truth differ by at most four times as much
-	if a.row.Wrong = !(a.row.NMSE <= limit(t)) || !(a.row.Agreement <= 4*limit(t)); a.row.Wrong {
-		a.row.NMSE, a.row.Agreement = finite(a.row.NMSE), finite(a.row.Agreement)
+	right := off <= limit(f.format) && a.Agreement <= 4*limit(f.format)
+	a.Verified = &bench.Verification{OK: right, Against: "exact product of the decoded weights", Shape: a.Shape, NMSE: finite(off)}
+	a.Agreement = finite(a.Agreement)
+	if p, err = a.exchange(&request{Calls: 1}); err != nil { // the first call also touched new memory
+		return err
 	}
-	if p, err = a.w.exchange(&request{Calls: 1}); err != nil { // the first call also touched new memory
-		a.fail(err)
-		return
-	}
-	a.row.Detail = cmp.Or(p.Detail, a.w.detail)
-	a.row.Calls = calls(o.turn, p.Took.Seconds())
+	a.Inner = calls(f.turn, p.Took.Seconds())
+	a.Kernel, a.Provider, a.Tier = p.Ran.Kernel, cmp.Or(p.Ran.Provider, a.job.Engine), cmp.Or(p.Ran.Tier, "foreign")
+	a.Detail = cmp.Or(a.worker.ran.Detail, p.Ran.Detail)
+	a.Types = map[string]string{"out": "f32", "a": "f32", "b": strings.TrimSpace(f.format.String() + " " + p.Ran.Layout)}
+	return nil
 }
-
-func (a *arm) fail(err error) { a.dead, a.row.Error = true, err.Error() }
 
 // finite makes a number that JSON can hold.
 func finite(v float64) float64 {
@@ -548,15 +552,8 @@ func middle(v []float64) float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-func each(v []float64, f func(int, float64) float64) (out []float64) {
-	for i, x := range v {
-		out = append(out, f(i, x))
-	}
-	return out
-}
-
-// costOf returns what a call costs at least.
-func costOf(t tensor.DType, m, n, k int) ops.Cost {
+// costOf returns the name of the op, and what a call costs at least.
+func costOf(t tensor.DType, m, n, k int) (string, ops.Cost) {
 	args := ops.MatmulBTArgs{Out: tensor.Must(tensor.New(nil, tensor.F32, int64(m), int64(n))),
 		A: tensor.Must(tensor.New(nil, tensor.F32, int64(m), int64(k))), B: tensor.Must(tensor.New(nil, t, int64(n), int64(k)))}
 	op := ops.OpMatmulBT
@@ -564,5 +561,5 @@ func costOf(t tensor.DType, m, n, k int) ops.Cost {
 		op = ops.OpMatmulBTQuant
 	}
 	c, _ := ops.CostOf(op, unsafe.Pointer(&args))
-	return c
+	return registry.Default().OpName(op), c
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/opmux/opmux/bench"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -125,9 +126,7 @@ func small(t *testing.T, args ...string) options {
 func measureSmall(t *testing.T, o options) *report {
 	t.Helper()
 	r := newReport(o)
-	for _, f := range o.formats {
-		require.NoError(t, r.format(o, f))
-	}
+	require.NoError(t, r.measure(o))
 	return r
 }
 
@@ -147,11 +146,11 @@ func TestMissingLibrary(t *testing.T) {
 		require.Equal(t, name, r.Missing[i].Engine)
 	}
 	require.Contains(t, r.Missing[1].Attempts, none)
-	require.Len(t, r.Groups[0].Rows, 2, "opmux is measured all the same")
-	require.Empty(t, r.Groups[0].Rows[0].Error)
+	require.Len(t, r.Records, 2, "opmux is measured all the same")
+	require.Empty(t, r.Records[0].Error)
 
 	var text bytes.Buffer
-	r.print(&text, r.Groups[0])
+	r.print(&text, r.Records)
 	require.Contains(t, text.String(), "openblas: not here: not found: "+none)
 }
 
@@ -164,7 +163,9 @@ func TestLibraryOfAnotherKind(t *testing.T) {
 	o.json = true
 	r := measureSmall(t, o)
 	require.Empty(t, r.Missing)
-	require.Contains(t, r.Groups[0].Skipped["openblas"], "libc.so.6 has no ")
+	require.Len(t, r.Skipped, 1)
+	require.Equal(t, "openblas", r.Skipped[0].Op)
+	require.Contains(t, r.Skipped[0].Why, "libc.so.6 has no ")
 }
 
 // A wrong result is never timed against a right one.
@@ -172,20 +173,20 @@ func TestWrongResult(t *testing.T) {
 	o := small(t, "-formats", "q4_0")
 	o.json, o.engines = true, []job{{Engine: "opmux"}, {Engine: "liar"}, {Engine: "opmux", Variant: "reference"}}
 	r := measureSmall(t, o)
-	rows := r.Groups[0].Rows
+	rows := r.Records
 	require.Len(t, rows, 6)
 	for i, x := range rows {
 		require.Empty(t, x.Error)
-		require.Equal(t, x.Engine == "liar", x.Wrong, x.Engine)
+		require.Equal(t, x.Engine == "liar", x.wrong(), x.Engine)
 		require.Equal(t, i%3 == 2, x.Ratio != nil, "row %d", i)
 	}
-	require.Equal(t, "reference_matmul_bt_quant", rows[2].Detail)
-	require.Less(t, rows[4].NMSE, 1e-3, "the truth's rows are right, the agreement is not")
-	require.ErrorContains(t, r.err(), "q4_0 M=33, 1 threads: liar is wrong")
+	require.Equal(t, "reference_matmul_bt_quant", rows[2].Kernel)
+	require.Less(t, rows[4].Verified.NMSE, 1e-3, "the truth's rows are right, the agreement is not")
+	require.ErrorContains(t, r.err(), "q4_0/M=33/N=96/K=512, 1 threads: liar is wrong")
 	_, err := json.Marshal(r)
 	require.NoError(t, err, "NaN is no JSON")
 	var text bytes.Buffer
-	r.print(&text, r.Groups[0])
+	r.print(&text, r.Records)
 	require.Contains(t, text.String(), "WRONG")
 }
 
@@ -195,7 +196,7 @@ func TestCrash(t *testing.T) {
 	o.json, o.engines = true, []job{{Engine: "opmux"}, {Engine: "crash"}}
 	r := measureSmall(t, o)
 	require.NoError(t, r.err())
-	rows := r.Groups[0].Rows
+	rows := r.Records
 	require.Len(t, rows, 4)
 	for i, x := range rows {
 		if x.Engine == "crash" {
@@ -218,12 +219,20 @@ func TestReportJSON(t *testing.T) {
 	var got report
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, r, &got)
-	for _, x := range got.Groups[0].Rows {
-		require.Positive(t, x.Seconds)
-		require.Positive(t, x.Bandwidth)
-		require.InDelta(t, float64(x.M*96*512*2)/x.Seconds/1e9, x.GFLOPs, 1e-9)
-		require.InDelta(t, float64(x.M*512*4+96*512/32*34+x.M*96*4)/x.Seconds/1e9, x.GBs, 1e-9)
+	for _, x := range got.Records {
+		m := float64(x.Shape["M"])
+		require.Positive(t, x.Median)
+		rate, share := x.bandwidth()
+		require.Positive(t, rate)
+		require.InDelta(t, x.GBs/rate, share, 1e-9)
+		require.InDelta(t, m*96*512*2/x.Median, x.GFLOPS, 1e-9)
+		require.InDelta(t, (m*512*4+96*512/32*34+m*96*4)/x.Median, x.GBs, 1e-9)
+		require.GreaterOrEqual(t, x.Executed, uint64(2*x.Inner), "the kernel counted its calls")
 	}
+	again, err := bench.Read(bytes.NewReader(b))
+	require.NoError(t, err, "opmux bench compare reads it")
+	require.Len(t, again.Records, 4)
+	require.Equal(t, "matmul_bt_quant", again.Records[0].Op)
 }
 
 func TestNMSE(t *testing.T) {
@@ -272,15 +281,11 @@ func TestTurns(t *testing.T) {
 	require.Equal(t, 2.0, middle([]float64{9, 1, 2}))
 	require.Equal(t, 1.5, middle([]float64{1, 2}))
 
-	n, cold := copiesOf(options{cold: 0}, 100)
-	require.Equal(t, 1, n)
-	require.Equal(t, lastCache() < 100, cold)
-	n, _ = copiesOf(options{cold: 1000}, 300)
-	require.Equal(t, 4, n)
-	n, _ = copiesOf(options{cold: math.MaxInt64 / 2}, 1<<20) // no more than half of the memory that is free
-	_, free := memoryInfo()
-	if free > 0 {
-		require.LessOrEqual(t, int64(n)<<20, free)
+	require.Equal(t, 1, copiesOf(options{cold: 0}, 100, 50))
+	require.Equal(t, 4, copiesOf(options{cold: 1000}, 300, 50))
+	require.Equal(t, 256, copiesOf(options{cold: -1}, 1<<20, 100), "MiB at least")
+	if free := freeMemory(); free > 0 {
+		require.LessOrEqual(t, int64(copiesOf(options{cold: math.MaxInt64 / 2}, 1<<20, 0))<<20, free)
 	}
 }
 
@@ -317,15 +322,14 @@ func TestEngines(t *testing.T) {
 				t.Skipf("%s is not here: %s", r.Missing[0].Engine, r.Missing[0].Attempts)
 			}
 			require.NoError(t, r.err())
-			for _, g := range r.Groups {
-				require.Empty(t, g.Skipped)
-				require.Len(t, g.Rows, 4, g.Format)
-				for _, x := range g.Rows {
-					require.Empty(t, x.Error)
-					require.LessOrEqual(t, x.NMSE, limit(g.Format))
-					require.NotEmpty(t, x.Detail)
-					require.Equal(t, x.Engine == c.engine, x.Ratio != nil)
-				}
+			require.Empty(t, r.Skipped)
+			require.Len(t, r.Records, 4*len(o.formats))
+			for _, x := range r.Records {
+				require.Empty(t, x.Error)
+				require.True(t, x.Verified.OK)
+				require.NotEmpty(t, x.Kernel)
+				require.Equal(t, x.Engine == c.engine, x.Ratio != nil)
+				require.Equal(t, x.Engine == c.engine, x.Detail != "")
 			}
 		})
 	}
