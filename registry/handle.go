@@ -300,8 +300,8 @@ const maxHandleTraits = 4
 // handleKey is a call's class for each dynamic trait, or its value where every value is its own class.
 type handleKey [maxHandleTraits]int64
 
-// Prepare resolves a request once. The named int traits vary from call to call and are given to Select; the others are as
-// in req. Errors: those of Select but ErrNoKernel and ErrOverride, and ErrRequest for a name that is no int trait.
+// Prepare resolves a request once. The named int traits vary from call to call and are given to Select in place
+// of what req says of them; the others are as in req. Errors: those of Select but ErrNoKernel and ErrOverride, and ErrRequest for a name that is no int trait.
 func (r *Registry) Prepare(req Request, dynamic ...string) (*Handle, error) {
 	h := &Handle{r: r, req: req, dynamic: slices.Clone(dynamic)}
 	h.req.Traits, h.req.Each, h.req.Features = maps.Clone(req.Traits), maps.Clone(req.Each), slices.Clone(req.Features)
@@ -312,8 +312,8 @@ func (r *Registry) Prepare(req Request, dynamic ...string) (*Handle, error) {
 		return nil, &RequestError{Operator: req.Operator, Field: "dynamic", Text: fmt.Sprintf("%d traits, at most %d", len(dynamic), maxHandleTraits)}
 	}
 	for i, n := range dynamic {
-		if _, given := req.Traits[n]; given || slices.Contains(dynamic[:i], n) {
-			return nil, &RequestError{Operator: req.Operator, Field: "dynamic", Text: fmt.Sprintf("trait %q is given already", clip(n))}
+		if slices.Contains(dynamic[:i], n) {
+			return nil, &RequestError{Operator: req.Operator, Field: "dynamic", Text: fmt.Sprintf("trait %q comes twice", clip(n))}
 		}
 	}
 	if _, err := h.prepare(); err != nil {

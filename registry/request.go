@@ -45,6 +45,7 @@ type query struct {
 	features  []string
 	objective Objective
 	choice    choice
+	target    Target  // of the choice; a bare name of one of the op's kernels means the kernel
 	told      []Event // to be delivered once no lock is held
 }
 
@@ -200,6 +201,7 @@ func (q *query) choose() error {
 	if q.choice.err != nil {
 		return &RequestError{Operator: q.req.Operator, Field: "override", Text: q.choice.err.Error()}
 	}
+	q.target = q.choice.target.narrow(q.c.all)
 	if q.objective == ObjectiveDefault {
 		q.objective = q.choice.objective
 	}

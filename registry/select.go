@@ -216,18 +216,23 @@ func (q *query) candidates() []candidate {
 
 // rank judges every candidate and puts those that serve first, best first. With explain every reason is written down;
 // without it the first refusal ends a judgement.
-func (q *query) rank(explain bool) []candidate {
-	list := q.candidates()
+func (q *query) rank(explain bool) []*candidate {
+	all := q.candidates()
 	if explain && q.req.Platform != nil {
-		list = append(list, q.elsewhere(list)...)
+		all = append(all, q.elsewhere(all)...)
 	}
-	for i := range list {
-		q.judge(&list[i], explain)
-		if list[i].ok {
-			q.score(&list[i])
+	list := make([]*candidate, 0, len(all))
+	for i := range all {
+		c := &all[i]
+		j := judge{query: q, candidate: c, explain: explain}
+		if j.judge(); c.ok {
+			q.score(c)
+		}
+		if c.ok || explain {
+			list = append(list, c)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b candidate) int {
+	slices.SortStableFunc(list, func(a, b *candidate) int {
 		if a.ok != b.ok {
 			return b2i(b.ok) - b2i(a.ok)
 		}
@@ -259,131 +264,141 @@ func (q *query) score(c *candidate) {
 	c.score.Oracle, c.oracle = q.t.oracle(c.g, q.p, TraitView{q})
 }
 
-// judge decides whether a kernel can serve the query.
-func (q *query) judge(c *candidate, explain bool) {
-	c.ok = true
-	ch := &q.choice
-	forced := !ch.target.IsZero() && ch.target.Force && ch.target.Matches(c.g.p.Kernel, c.g.p.Name)
-	// no counts a refusal and reports whether judging may stop. A forced kernel is judged only by what makes it unable to run.
-	no := func(hard bool, w Why) bool {
-		if forced && !hard {
-			return false
-		}
-		c.ok = false
-		if explain {
-			c.why = append(c.why, w)
-		}
-		return !explain
-	}
-	g, spec, planning := c.g, c.g.p.Spec, q.req.Platform != nil
-	if d := c.drop; d != nil && d.why != DropOverridden {
-		w := Why{Kind: WhyCapability, Text: d.detail}
-		switch d.why {
-		case DropDisabled:
-			w.Kind = WhyDisabled
-		case DropQuarantined:
-			w.Kind = WhyQuarantine
-		case DropUnavailable:
-			w.Kind = WhyUnavailable
-		case DropUnsupported:
-			if len(d.reasons) > 0 {
-				for _, r := range d.reasons {
-					if no(false, capability(r)) {
-						return
-					}
-				}
-				w.Kind = ""
-			} else if q.t.caps[q.c.slot.dev].caps.State == device.Failed {
-				w.Kind = WhyLoad
-			}
-		}
-		if w.Kind != "" && no(d.why == DropDisabled || d.why == DropUnavailable, w) {
-			return
-		}
-	}
-	if c.kinds != "" && no(true, Why{Kind: WhyCapability, Name: "kind", Want: c.kinds, Have: q.p.Kind.String()}) {
-		return
-	}
-	if planning {
-		if by := q.t.disabledBy(g, q.c.slot.dev); by != "" && no(true, Why{Kind: WhyDisabled, Text: "by " + by}) {
-			return
-		}
-		if why := q.t.quarantined(g, q.p); why != "" && no(false, Why{Kind: WhyQuarantine, Text: why}) {
-			return
-		}
-		if spec != nil && !explain {
-			if !spec.Requires.SatisfiedBy(q.p) && no(false, Why{}) {
-				return
-			}
-		} else if spec != nil {
-			for _, r := range spec.Requires.Check(q.p) {
-				no(false, capability(r))
-			}
-		}
-	}
-	if q.judgeDomain(c, no) {
-		return
-	}
-	if q.req.Solution != "" && g.p.Name != q.req.Solution && !(c.borrowed && q.req.Solution == ReferenceProviderName) {
-		if no(false, Why{Kind: WhySolution, Want: q.req.Solution, Have: g.p.Name}) {
-			return
-		}
-	}
-	if text := q.objective.refuses(g); text != "" && no(false, Why{Kind: WhyObjective, Name: q.objective.String(), Text: text}) {
-		return
-	}
-	q.judgeChoice(c, no)
+// judge is one kernel's judgement.
+type judge struct {
+	*query
+	*candidate
+	explain bool
+	forced  bool // judged only by what makes it unable to run
 }
 
-func capability(r device.Reason) Why {
-	return Why{Kind: WhyCapability, Name: r.Kind, Want: r.Want, Have: r.Have}
+// no counts a refusal and reports whether judging may stop. Hard refusals count for forced kernels, too. The words are
+// asked for only if somebody wants to read them.
+func (j *judge) no(hard bool, why func() Why) (stop bool) {
+	if j.forced && !hard {
+		return false
+	}
+	j.ok = false
+	if j.explain {
+		j.candidate.why = append(j.candidate.why, why())
+	}
+	return !j.explain
 }
 
-// judgeDomain looks at formats, features and traits.
-func (q *query) judgeDomain(c *candidate, no func(bool, Why) bool) (stop bool) {
-	dom, spec := c.g.domain, c.g.p.Spec
-	if dom == nil {
-		for _, f := range q.features {
-			if no(false, Why{Kind: WhyFeature, Name: f, Text: "is not among its features"}) {
+// because is a reason without figures.
+func because(kind, text string) func() Why {
+	return func() Why { return Why{Kind: kind, Text: text} }
+}
+
+// judge decides whether the kernel can serve the query.
+func (j *judge) judge() {
+	j.ok = true
+	j.forced = j.target.Force && j.target.Matches(j.g.p.Kernel, j.g.p.Name)
+	_ = j.judgeDevice() || j.judgeDomain() || j.judgeWishes() || j.judgeChoice()
+}
+
+// judgeDevice looks at what the device, its chain or the described machine say about the kernel.
+func (j *judge) judgeDevice() (stop bool) {
+	lacks := func(list []device.Reason) bool {
+		for _, r := range list {
+			if j.no(false, func() Why { return Why{Kind: WhyCapability, Name: r.Kind, Want: r.Want, Have: r.Have} }) {
 				return true
 			}
 		}
 		return false
 	}
-	if dom.sigs != nil && !q.sig.IsZero() && !dom.sigs[q.sig] {
-		if no(false, Why{Kind: WhyFormat, Want: signatures(spec), Have: q.sig.String()}) {
+	if d := j.drop; d != nil && d.why != DropOverridden {
+		kind := WhyCapability
+		switch d.why {
+		case DropDisabled:
+			kind = WhyDisabled
+		case DropQuarantined:
+			kind = WhyQuarantine
+		case DropUnavailable:
+			kind = WhyUnavailable
+		case DropUnsupported:
+			if j.t.caps[j.query.c.slot.dev].caps.State == device.Failed {
+				kind = WhyLoad
+			}
+		}
+		if len(d.reasons) > 0 {
+			if lacks(d.reasons) {
+				return true
+			}
+		} else if j.no(d.why == DropDisabled || d.why == DropUnavailable, because(kind, d.detail)) {
 			return true
 		}
 	}
-	for _, f := range q.features {
-		if _, ok := slices.BinarySearch(spec.Features, f); !ok && no(false, Why{Kind: WhyFeature, Name: f, Text: "is not among its features"}) {
+	if j.kinds != "" && j.no(true, func() Why { return Why{Kind: WhyCapability, Name: "kind", Want: j.kinds, Have: j.p.Kind.String()} }) {
+		return true
+	}
+	if j.req.Platform == nil {
+		return false
+	}
+	if by := j.t.disabledBy(j.g, j.query.c.slot.dev); by != "" && j.no(true, because(WhyDisabled, "by "+by)) {
+		return true
+	}
+	if why := j.t.quarantined(j.g, j.p); why != "" && j.no(false, because(WhyQuarantine, why)) {
+		return true
+	}
+	return j.g.p.Spec != nil && lacks(j.g.p.Spec.Requires.Check(j.p))
+}
+
+// judgeWishes looks at solution and objective.
+func (j *judge) judgeWishes() (stop bool) {
+	if s := j.req.Solution; s != "" && j.g.p.Name != s && !(j.borrowed && s == ReferenceProviderName) &&
+		j.no(false, func() Why { return Why{Kind: WhySolution, Want: s, Have: j.g.p.Name} }) {
+		return true
+	}
+	text := j.objective.refuses(j.g)
+	return text != "" && j.no(false, func() Why { return Why{Kind: WhyObjective, Name: j.objective.String(), Text: text} })
+}
+
+// judgeDomain looks at formats, features and traits.
+func (j *judge) judgeDomain() (stop bool) {
+	spec, dom := j.g.p.Spec, j.g.domain
+	if spec == nil {
+		spec, dom = &Spec{}, &domain{}
+	}
+	if !j.sig.IsZero() && !dom.takes(j.sig) &&
+		j.no(false, func() Why { return Why{Kind: WhyFormat, Want: signatures(spec), Have: j.sig.String()} }) {
+		return true
+	}
+	for _, f := range j.features {
+		if _, ok := slices.BinarySearch(spec.Features, f); !ok &&
+			j.no(false, func() Why { return Why{Kind: WhyFeature, Name: f, Text: "is not among its features"} }) {
 			return true
 		}
 	}
 	for i := range dom.traits {
-		r := &dom.traits[i]
-		if q.each[r.at] != nil {
-			for _, v := range q.each[r.at] {
-				if !r.con.Admits(v) && no(false, Why{Kind: WhyTrait, Name: r.def.Name, Want: r.con.String(), Have: v.String()}) {
+		if r := &dom.traits[i]; j.each[r.at] == nil {
+			if v := j.vals[r.at]; !(v.IsZero() && j.open) && j.judgeTrait(r, v) {
+				return true
+			}
+		} else {
+			for _, v := range j.each[r.at] {
+				if j.judgeTrait(r, v) {
 					return true
 				}
-			}
-		} else if v := q.vals[r.at]; !(v.IsZero() && q.open) && !r.con.Admits(v) {
-			have := v.String()
-			if v.IsZero() {
-				have = "unspecified"
-			}
-			if no(false, Why{Kind: WhyTrait, Name: r.def.Name, Want: r.con.String(), Have: have}) {
-				return true
 			}
 		}
 	}
 	for _, p := range spec.Predicates {
-		if !q.holds(p) && !q.open && no(false, Why{Kind: WhyTrait, Name: p.Name, Text: "does not hold"}) {
+		if !j.open && !j.holds(p) && j.no(false, func() Why { return Why{Kind: WhyTrait, Name: p.Name, Text: "does not hold"} }) {
 			return true
 		}
 	}
 	return false
+}
+
+func (j *judge) judgeTrait(r *restriction, v TraitValue) (stop bool) {
+	return !r.con.Admits(v) && j.no(false, func() Why {
+		have := v.String()
+		if v.IsZero() {
+			have = "unspecified"
+		}
+		return Why{Kind: WhyTrait, Name: r.def.Name, Want: r.con.String(), Have: have}
+	})
 }
 
 func (q *query) holds(p Predicate) (ok bool) {
@@ -396,6 +411,9 @@ func (q *query) holds(p Predicate) (ok bool) {
 }
 
 func signatures(s *Spec) string {
+	if len(s.Signatures) == 0 {
+		return "one that the op admits"
+	}
 	var list []string
 	for _, sig := range s.Signatures {
 		list = append(list, sig.String())
@@ -407,29 +425,28 @@ func signatures(s *Spec) string {
 }
 
 // judgeChoice applies what options, context and config want.
-func (q *query) judgeChoice(c *candidate, no func(bool, Why) bool) {
-	ch := &q.choice
-	name, provider := c.g.p.Kernel, c.g.p.Name
-	if c.borrowed {
+func (j *judge) judgeChoice() (stop bool) {
+	ch := &j.choice
+	name, provider := j.g.p.Kernel, j.g.p.Name
+	if j.borrowed {
 		provider = ReferenceProviderName
 	}
-	if from := ch.excluded(name, provider); from != "" && no(false, Why{Kind: WhyOverride, Text: "excluded by " + from}) {
-		return
+	if from := ch.excluded(name, provider); from != "" && j.no(false, because(WhyOverride, "excluded by "+from)) {
+		return true
 	}
-	if sc := q.req.scope; sc != nil {
+	if sc := j.req.scope; sc != nil {
 		for i := range sc.disabled {
-			if sc.disabled[i].covers(q.t.ops, c.g, q.c.slot.dev, c.borrowed) && no(true, Why{Kind: WhyDisabled, Text: "by scope " + sc.disabled[i].text}) {
-				return
+			if sc.disabled[i].covers(j.t.ops, j.g, j.query.c.slot.dev, j.borrowed) && j.no(true, because(WhyDisabled, "by scope "+sc.disabled[i].text)) {
+				return true
 			}
 		}
 	}
-	c.named = !ch.target.IsZero() && (ch.target.Matches(name, provider) || ch.target.Matches(name, c.g.p.Name))
-	if ch.only && !c.named && no(false, Why{Kind: WhyOverride, Text: ch.from + " wants " + ch.target.String()}) {
-		return
+	j.named = j.target.Matches(name, provider) || j.target.Matches(name, j.g.p.Name)
+	if ch.only && !j.named && j.no(false, func() Why { return Why{Kind: WhyOverride, Text: ch.from + " wants " + ch.target.String()} }) {
+		return true
 	}
-	if s := c.g.p.Spec; s != nil && s.NotAuto && !c.named && q.req.Solution != provider {
-		no(false, Why{Kind: WhyPolicy, Text: "runs only where it is asked for by name"})
-	}
+	s := j.g.p.Spec
+	return s != nil && s.NotAuto && !j.named && j.req.Solution != provider && j.no(false, because(WhyPolicy, "runs only where it is asked for by name"))
 }
 
 // find answers the query: the best candidates as a chain.
@@ -458,12 +475,12 @@ func (q *query) find() (*Selection, error) {
 		}
 		s.c = q.c.pick(steps)
 	}
-	q.chosen(&list[0])
+	q.chosen(list[0])
 	return s, nil
 }
 
 // tied lists the kernels whose score equals the first one's.
-func tied(list []candidate) (names []string) {
+func tied(list []*candidate) (names []string) {
 	for _, c := range list[min(1, len(list)):] {
 		if c.score == list[0].score && c.borrowed == list[0].borrowed && c.named == list[0].named {
 			names = append(names, c.g.p.Kernel)
@@ -504,7 +521,7 @@ func (shared *query) decide() *Decision {
 		d.Error = "the override names no kernel that can serve the request"
 	}
 	for i := range list {
-		c := &list[i]
+		c := list[i]
 		ch := Choice{Kernel: c.g.p.Kernel, Provider: c.g.p.Name, Tier: c.g.p.Tier.String(), Priority: PriorityOf(c.g.p.Priority).String(),
 			Verdict: "rejected", Why: c.why, Source: c.g.source}
 		if c.borrowed {
@@ -527,7 +544,7 @@ func (shared *query) decide() *Decision {
 		}
 		d.Choices = append(d.Choices, ch)
 	}
-	n := slices.IndexFunc(list, func(c candidate) bool { return !c.ok })
+	n := slices.IndexFunc(list, func(c *candidate) bool { return !c.ok })
 	if n < 0 {
 		n = len(list)
 	}

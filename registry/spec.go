@@ -435,6 +435,9 @@ func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schem
 	return nil
 }
 
+// takes reports whether a signature belongs to the domain.
+func (dom *domain) takes(sig tensor.FormatSignature) bool { return dom.sigs == nil || dom.sigs[sig] }
+
 // atLaunch reports whether a call's record shows anything that the domain restricts.
 func (dom *domain) atLaunch() bool {
 	return dom != nil && len(dom.masks)+len(dom.derived)+len(dom.must) > 0
