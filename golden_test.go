@@ -229,7 +229,7 @@ func TestGoldenCPU(t *testing.T) {
 			continue
 		}
 		name := "cpu/" + d.Name
-		compareGolden(t, name, tabulate(t, r, d.Name, d.LoadSchema().Signatures, ask[name], machines))
+		compareGolden(t, name, tabulate(t, r, d.Name, d.LoadSchema().Signatures(), ask[name], machines))
 	}
 }
 

@@ -83,7 +83,7 @@ func probe(id tensor.Device, threads int) device.ProviderCaps {
 			continue
 		}
 		arch = cmp.Or(arch, t.name)
-		usable |= levels[t.name].features & has
+		usable |= t.features & has
 	}
 	return device.ProviderCaps{
 		Device: id, Valid: true, State: device.Probed, Arch: arch, ComputeUnitCount: int32(threads), Features: has, Platform: platform(usable, threads, total),

@@ -66,7 +66,7 @@ func TestPlatform(t *testing.T) {
 	require.Equal(t, d.Caps().Memory.Total, p.Memory)
 	require.Equal(t, 1, p.ComputeUnits)
 	for _, tier := range tiers() {
-		need := device.Requirement{Vendors: []string{device.CPUVendor}, Features: isaFeatures(levels[tier.name].features)}
+		need := device.Requirement{Vendors: []string{device.CPUVendor}, Features: isaFeatures(tier.features)}
 		require.NoError(t, need.Validate())
 		require.Equal(t, tier.set.Missing() == "", need.SatisfiedBy(p), "%s: %v", tier.name, need.Missing(p))
 	}

@@ -69,9 +69,6 @@ func refMatmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) regi
 	}
 	kind := &dotTypes[w.dtype]
 	if kind.dot == nil {
-		if !tensor.CanDecode(w.dtype) {
-			return registry.Decline(registry.ReasonDType)
-		}
 		return refDots(t, q, unsafe.Pointer(a), &a.Header, &a.A)
 	}
 	j := begin(q, t, unsafe.Pointer(a))

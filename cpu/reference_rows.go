@@ -210,9 +210,6 @@ func checkEmbedding(a *ops.EmbeddingArgs) (s registry.Status, ok bool) {
 	if _, ok := weightOf(&a.Table); !ok {
 		return registry.Decline(registry.ReasonLayout), false
 	}
-	if !tensor.CanDecode(a.Table.DType) {
-		return registry.Decline(registry.ReasonDType), false
-	}
 	for i := range int(a.IDs.Shape[0]) {
 		if id := index(&a.IDs, i); id < 0 || id >= a.Table.Shape[0] {
 			return a.Fail(badValue("embedding", "ids", "id %d at %d is outside [0,%d)", id, i, a.Table.Shape[0])), false

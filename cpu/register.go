@@ -34,8 +34,9 @@ type registrar struct {
 // add registers f as t's kernel of op o. test may be nil.
 func add[R any](g *registrar, t *tier, o *ops.Op[R], f kernel[R], traits registry.Traits, test func(q *registry.Queue) error) {
 	_, err := ops.Register(g.r, o, tensor.CPU, ops.Provider[R]{
-		OpProvider: registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports, Traits: traits, Doc: t.doc, SelfTest: test},
-		Fn:         func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) },
+		OpProvider: registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports, Traits: traits, Doc: t.doc, SelfTest: test,
+			Spec: specOf(t, o, traits)},
+		Fn: func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) },
 	})
 	g.err = errors.Join(g.err, err)
 }

@@ -14,6 +14,7 @@ type tier struct {
 	assembly                  bool      // the set is more than Go loops
 	quantOnly                 bool      // the tier has only the quantised products
 	minRows                   int64     // quantised products of fewer rows are for the tier below
+	features                  uint64    // bits that a CPU must have
 
 	name     string
 	doc      string
@@ -58,11 +59,8 @@ func tiers() (list []*tier) {
 		list = append(list, &tier{
 			halves:       halves{s.WidenF16, s.WidenBF16, s.NarrowF16, s.NarrowBF16},
 			rotateHalves: s.RotateHalves, rotatePairs: s.RotatePairs, set: s,
-			assembly: s.Name != "portable", quantOnly: l.quantOnly, minRows: int64(s.MinRows()), name: s.Name, doc: l.doc, priority: l.priority,
-			supports: func(c device.ProviderCaps) registry.Verdict {
-				if lacks := l.features &^ c.Features; c.Valid && lacks != 0 {
-					return registry.No("the CPU lacks " + FeatureNames(lacks))
-				}
+			assembly: s.Name != "portable", quantOnly: l.quantOnly, minRows: int64(s.MinRows()), name: s.Name, doc: l.doc, priority: l.priority, features: l.features,
+			supports: func(device.ProviderCaps) registry.Verdict { // beyond what the kernels' specs require
 				if lacks := s.Missing(); lacks != "" {
 					return registry.No("the CPU lacks " + lacks)
 				}

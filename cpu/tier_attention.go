@@ -115,9 +115,6 @@ func attention(t *tier, q *registry.Queue, r *ops.AttentionArgs) registry.Status
 }
 
 func pagedAttention(t *tier, q *registry.Queue, r *ops.PagedAttentionArgs) registry.Status {
-	if !r.KCache.DType.IsFloat() {
-		return registry.Decline(registry.ReasonDType)
-	}
 	if err := checkPages(r); err != nil {
 		return r.Fail(err)
 	}

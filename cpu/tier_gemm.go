@@ -23,13 +23,7 @@ func panelCost(w *weight, m int) float64 {
 // matmulBTQuant multiplies Q4_0 and Q8_0 weights. In the Lane16 layout they are read as they are; plain rows are
 // interleaved a panel at a time, for each call anew.
 func matmulBTQuant(t *tier, q *registry.Queue, a *ops.MatmulBTQuantArgs) registry.Status {
-	f, ok := lanes(a.B.DType)
-	if !ok {
-		return registry.Decline(registry.ReasonDType)
-	}
-	if a.Out.Shape[0] < t.minRows {
-		return registry.Decline(registry.ReasonThreshold)
-	}
+	f, _ := lanes(a.B.DType)
 	w, _ := weightOf(&a.B)
 	j := begin(q, t, unsafe.Pointer(a))
 	defer j.end()

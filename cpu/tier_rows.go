@@ -50,9 +50,6 @@ func rmsNorm(t *tier, q *registry.Queue, a *ops.RMSNormArgs) registry.Status {
 }
 
 func siluAndMul(t *tier, q *registry.Queue, a *ops.SiluAndMulArgs) registry.Status {
-	if a.Alpha != 0 && a.Alpha != 1 {
-		return registry.Decline(registry.ReasonAttribute)
-	}
 	j := begin(q, t, unsafe.Pointer(a))
 	defer j.end()
 	d := int(a.Out.Shape[1])
@@ -191,9 +188,6 @@ func applyTemperature(t *tier, q *registry.Queue, a *ops.ApplyTemperatureArgs) r
 }
 
 func greedyArgmax(t *tier, q *registry.Queue, a *ops.GreedyArgmaxArgs) registry.Status {
-	if a.Last {
-		return registry.Decline(registry.ReasonAttribute)
-	}
 	return eachRow(t, q, unsafe.Pointer(a), &a.Header, &a.Logits, 0.1, 0, func(j *job, lo, hi, _ int) {
 		a := (*ops.GreedyArgmaxArgs)(j.args)
 		for i := lo; i < hi; i++ {

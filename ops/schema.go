@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/opmux/opmux/registry"
@@ -62,8 +63,11 @@ var symbolMeanings = map[string]symbolMeaning{
 	"apply_token_mask M":   {"entries", true, nil},
 }
 
-// floatInUse are float attributes whose zero switches them off: the trait says whether they are on.
-var floatInUse = map[string][]string{"LogitsSoftCap": {"logit_cap"}, "MaxBias": {"alibi"}}
+// floatInUse are float attributes that zero, or the neutral value, switches off: the trait says whether they are on.
+var floatInUse = map[string]struct {
+	neutral float32
+	aliases []string
+}{"LogitsSoftCap": {0, []string{"logit_cap"}}, "MaxBias": {0, []string{"alibi"}}, "Alpha": {1, nil}}
 
 // traitAliases are further names of traits.
 var traitAliases = map[string][]string{"causal": {"is_causal"}, "windowed": {"sliding_window"}, "has_sinks": {"sinks"}}
@@ -98,7 +102,7 @@ func (c *core) schema() *registry.Schema {
 	c.schemaOnce.Do(func() {
 		s := c.spec()
 		b := &schemaBuilder{name: c.name, schema: &registry.Schema{Roles: s.roles(c.name), Operators: operators[c.name]}}
-		b.schema.Signatures = s.signatures(b.schema.Roles)
+		b.schema.Signatures = sync.OnceValue(func() []tensor.FormatSignature { return s.signatures(b.schema.Roles) })
 		b.symbols(s)
 		b.attributes(c.desc.Record, 0)
 		b.operands(s)
@@ -108,7 +112,7 @@ func (c *core) schema() *registry.Schema {
 }
 
 // Signatures lists the format signatures that calls of the op can have, in its roles (Descriptor.Roles).
-func (o *Op[R]) Signatures() []tensor.FormatSignature { return slices.Clone(o.schema().Signatures) }
+func (o *Op[R]) Signatures() []tensor.FormatSignature { return slices.Clone(o.schema().Signatures()) }
 
 // carriesValues reports whether o is an operand whose elements are numbers to compute with, and not indices or a mask.
 func (o *operand) carriesValues() bool {
@@ -295,11 +299,18 @@ func (b *schemaBuilder) attributes(record reflect.Type, base uintptr) {
 			number(func(p unsafe.Pointer) int64 { return int64(*(*int32)(p)) })
 		case f.Type.Kind() == reflect.Int64:
 			number(func(p unsafe.Pointer) int64 { return *(*int64)(p) })
-		case f.Type.Kind() == reflect.Float32 && floatInUse[f.Name] != nil:
-			d.Type, d.Default, d.Aliases = registry.TraitBool, registry.BoolTrait(false), floatInUse[f.Name]
-			d.Doc = "attribute " + name + " is not 0"
+		case f.Type.Kind() == reflect.Float32:
+			use, ok := floatInUse[f.Name]
+			if !ok {
+				continue
+			}
+			d.Type, d.Default, d.Aliases = registry.TraitBool, registry.BoolTrait(false), use.aliases
+			if d.Doc = "attribute " + name + " is not 0"; use.neutral != 0 {
+				d.Doc = fmt.Sprintf("attribute %s is neither 0 nor %v", name, use.neutral)
+			}
 			d.Derive = func(args unsafe.Pointer) (registry.TraitValue, bool) {
-				return registry.BoolTrait(*(*float32)(unsafe.Add(args, off)) != 0), true
+				v := *(*float32)(unsafe.Add(args, off))
+				return registry.BoolTrait(v != 0 && v != use.neutral), true
 			}
 		default:
 			continue

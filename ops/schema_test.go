@@ -45,9 +45,9 @@ func TestSchemas(t *testing.T) {
 			d := traitOf(t, c, lowerCase(symbol))
 			require.Equal(t, registry.TraitInt, d.Type)
 		}
-		require.NotEmpty(t, s.Signatures, c.name)
+		require.NotEmpty(t, s.Signatures(), c.name)
 		seen := map[tensor.FormatSignature]bool{}
-		for _, sig := range s.Signatures {
+		for _, sig := range s.Signatures() {
 			require.NoError(t, sig.Validate(), c.name)
 			require.Equal(t, s.Roles, sig.Roles())
 			require.False(t, seen[sig])
@@ -92,7 +92,7 @@ func TestOperatorsAreDisjoint(t *testing.T) {
 	shared := 0
 	for _, c := range all {
 		for _, a := range c.schema().Operators {
-			for _, sig := range c.schema().Signatures {
+			for _, sig := range c.schema().Signatures() {
 				as := map[string]tensor.Format{}
 				fits := true
 				for role, operand := range a.Roles {
@@ -135,11 +135,11 @@ func TestSignatures(t *testing.T) {
 			if x := c.core.spec().operand(r).at(args); x.Present() {
 				roles[r] = tensor.Dense(x.DType)
 			} else {
-				f, _ := c.core.schema().Signatures[0].Format(r)
+				f, _ := c.core.schema().Signatures()[0].Format(r)
 				roles[r] = f
 			}
 		}
-		require.Contains(t, c.core.schema().Signatures, tensor.Sig(roles), c.core.name)
+		require.Contains(t, c.core.schema().Signatures(), tensor.Sig(roles), c.core.name)
 	}
 }
 
@@ -178,6 +178,9 @@ func TestDerive(t *testing.T) {
 	require.Equal(t, registry.IntTrait(32), got(&RopeNeox.core, unsafe.Pointer(&r), "rotary_dim"))
 	r.Rope.Scaling = 99
 	require.True(t, got(&RopeNeox.core, unsafe.Pointer(&r), "scaling").IsZero())
+	for alpha, want := range map[float32]bool{0: false, 1: false, 1.5: true} {
+		require.Equal(t, registry.BoolTrait(want), got(&SiluAndMul.core, unsafe.Pointer(&SiluAndMulArgs{Alpha: alpha}), "alpha"))
+	}
 	x := ReluArgs{X: ten(f32, 3, 4)}
 	require.Equal(t, registry.IntTrait(12), got(&Relu.core, unsafe.Pointer(&x), "elements"))
 	attn := AttentionArgs{Mask: ten(f32, 2, 3, 5)}

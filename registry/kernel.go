@@ -214,13 +214,17 @@ func (k *Kernel) Close() error {
 	return nil
 }
 
-// KernelSpec describes the kernel for this registration's kind of device, in the roles of its op.
+// KernelSpec describes the kernel for this registration's kind of device, in the roles of its op. A kernel that listed no
+// signatures has all that its op admits.
 func (g *Registration) KernelSpec() KernelSpec {
 	d := g.reg.desc(g.op)
 	k := KernelSpec{Name: g.p.Kernel, Family: d.Family, Mode: d.Mode, Solution: g.p.Name, Kinds: []tensor.Kind{g.kind},
 		Priority: PriorityOf(g.p.Priority), Tier: g.p.Tier, Promises: g.p.Traits, Doc: g.p.Doc, Source: g.source}
 	if g.p.Spec != nil {
 		k.Spec = *g.p.Spec.clone()
+	}
+	if admits := d.schema().Signatures; len(k.Signatures) == 0 && admits != nil {
+		k.Signatures = slices.Clone(admits())
 	}
 	if k.Weights != nil {
 		k.Preprocessor = k.Weights.ID()

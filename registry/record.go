@@ -105,8 +105,8 @@ type Schema struct {
 	Roles     []string
 	Traits    []TraitDef
 	Operators []OperatorAlias
-	// Signatures are all that calls of the op can have; nil where that is not known.
-	Signatures []tensor.FormatSignature
+	// Signatures lists all that calls of the op can have, the same slice each time; nil where that is not known.
+	Signatures func() []tensor.FormatSignature
 }
 
 // schema returns the schema, loaded if need be. It may be empty, never nil.

@@ -274,7 +274,8 @@ func (s *Spec) clone() *Spec {
 
 // domain is the compiled form of a Spec: what Select and the dispatcher ask.
 type domain struct {
-	sigs    map[tensor.FormatSignature]bool // nil: every one
+	sigs    map[tensor.FormatSignature]bool // nil: every one that the op admits
+	admits  func() []tensor.FormatSignature // by the op, where sigs is nil; nil: every one
 	traits  []restriction                   // in schema order
 	masks   []dtypeMask                     // launch check: dtypes of each role, where the declared signatures are their product
 	rows    [][]tensor.DType                // launch check: else each combination, in the order of masks
@@ -378,6 +379,7 @@ func compileSpec(kernel string, d *Descriptor, s *Spec, tier Tier, priority int3
 // compileSignatures checks the roles of every signature and prepares the launch check of dtypes.
 func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schema, s *Spec) error {
 	if len(s.Signatures) == 0 {
+		dom.admits = schema.Signatures // the op's validator sees to it in a launch
 		return nil
 	}
 	dom.sigs = map[tensor.FormatSignature]bool{}
@@ -429,14 +431,16 @@ func (dom *domain) compileSignatures(kernel string, d *Descriptor, schema *Schem
 	if product == len(dom.rows) {
 		dom.rows = nil
 	}
-	if schema.Signatures != nil && !slices.ContainsFunc(schema.Signatures, func(s tensor.FormatSignature) bool { return !dom.sigs[s] }) {
-		dom.masks, dom.rows = nil, nil // whatever the op's validator lets through
-	}
 	return nil
 }
 
 // takes reports whether a signature belongs to the domain.
-func (dom *domain) takes(sig tensor.FormatSignature) bool { return dom.sigs == nil || dom.sigs[sig] }
+func (dom *domain) takes(sig tensor.FormatSignature) bool {
+	if dom.sigs != nil {
+		return dom.sigs[sig]
+	}
+	return dom.admits == nil || slices.Contains(dom.admits(), sig)
+}
 
 // atLaunch reports whether a call's record shows anything that the domain restricts.
 func (dom *domain) atLaunch() bool {

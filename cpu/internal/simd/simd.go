@@ -10,6 +10,8 @@
 // the portable tier is the only one.
 package simd
 
+import "slices"
+
 //go:generate go -C ../../_gen run . -dir ../internal/simd
 
 // Set is one tier. Its methods mean the same in every tier; the kernels behind
@@ -63,6 +65,16 @@ var portable = &Set{
 	},
 
 	readBytes: readBytesRef,
+}
+
+// TileRows returns the numbers of rows that the tier's kernels for a format take at once, ascending.
+func (s *Set) TileRows(f Format) []int {
+	var rows []int
+	for _, t := range s.tiles[f] {
+		rows = append(rows, t.rows)
+	}
+	slices.Sort(rows)
+	return slices.Compact(rows)
 }
 
 // MinRows is the number of rows of activations from which on the tier's quantised products are its own; with fewer they
