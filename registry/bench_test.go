@@ -150,3 +150,21 @@ func BenchmarkCompile(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkLaunchTraced is BenchmarkLaunch with a tracer that does nothing.
+func BenchmarkLaunchTraced(b *testing.B) {
+	r, op := probe(b, Options{})
+	add(b, r, op, tensor.CPU, OpProvider{Name: "k", Fn: nop})
+	require.NoError(b, r.SetTracer(noTrace{}))
+	q := r.NewQueue(nil)
+	a := &probeArgs{}
+	b.ReportAllocs()
+	for b.Loop() {
+		sinkErr = q.Launch(op, unsafe.Pointer(a))
+	}
+	require.NoError(b, sinkErr)
+}
+
+type noTrace struct{}
+
+func (noTrace) Begin(Call) func(Status) { return nil }

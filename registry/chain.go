@@ -270,7 +270,7 @@ func (c *chain) below(g *Registration) int {
 
 // derive returns c without the steps that keep refuses (it returns why). The copy is never announced.
 func (c *chain) derive(keep func(*step) (DropReason, string, bool)) *chain {
-	n := &chain{slot: c.slot, all: c.all, floors: c.floors, refWhy: c.refWhy, fallOn: c.fallOn}
+	n := &chain{slot: c.slot, all: c.all, floors: c.floors, refWhy: c.refWhy, fallOn: c.fallOn, base: c.base, choice: c.choice}
 	n.dropped = append(n.dropped, c.dropped...)
 	var kept []*step
 	for i := range c.steps {

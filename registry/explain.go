@@ -37,6 +37,7 @@ type Explanation struct {
 	Reference      string              `json:"reference,omitempty"`       // why no CPU kernel is borrowed
 	Borrowed       uint64              `json:"borrowed,omitempty"`        // launches on borrowed CPU kernels
 	BorrowingSlots int                 `json:"borrowing_slots,omitempty"` // ops and devices of the whole registry that had such launches
+	Override       string              `json:"override,omitempty"`        // what the options, the configuration or a scope made of the chain
 	Stats          OpProviderStats     `json:"stats"`
 	Error          string              `json:"error,omitempty"`
 }
@@ -56,7 +57,7 @@ func (r *Registry) explain(c *chain, t *table) Explanation {
 
 func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explanation {
 	sl := c.slot
-	e := Explanation{Op: sl.desc.Name, Device: sl.dev.String(), Generation: t.gen, Caps: t.caps[sl.dev].caps, Reference: c.refWhy, Stats: sl.stats(totals)}
+	e := Explanation{Op: sl.desc.Name, Device: sl.dev.String(), Generation: t.gen, Caps: t.caps[sl.dev].caps, Reference: c.refWhy, Override: c.choice.String(), Stats: sl.stats(totals)}
 	if c.err != nil {
 		e.Error = c.err.Error()
 	}
@@ -120,6 +121,9 @@ func (e Explanation) String() string {
 	}
 	for _, s := range e.Dropped {
 		fmt.Fprintf(&b, "  -  %s\n", s)
+	}
+	if e.Override != "" {
+		fmt.Fprintf(&b, "  override: %s\n", e.Override)
 	}
 	if e.Reference != "" {
 		fmt.Fprintf(&b, "  reference tier: %s\n", e.Reference)

@@ -284,6 +284,19 @@ func (c *choice) excluded(kernel, solution string) string {
 	return ""
 }
 
+// String says who wants what, "" for no choice.
+func (c *choice) String() string {
+	var parts []string
+	if !c.target.IsZero() {
+		parts = append(parts, c.from+" wants "+c.target.String())
+	}
+	for i, t := range c.exclude {
+		t.Exclude = false
+		parts = append(parts, c.excludeFrom[i]+" excludes "+t.String())
+	}
+	return strings.Join(parts, "; ")
+}
+
 func (c *choice) isZero() bool { return c.target.IsZero() && len(c.exclude) == 0 }
 
 // override returns the choice for every call of op on dev.

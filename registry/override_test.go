@@ -87,6 +87,11 @@ func TestOverrideTargets(t *testing.T) {
 	} {
 		for _, name := range []string{"probe", "fam_x.mode", "wide.op"} {
 			r, op := abc(t, Options{Override: map[string]string{name: target}})
+			if !strings.Contains(target, "!") {
+				require.Contains(t, r.Explain(op, cpu0).String(), "  override: OPMUX_OVERRIDE wants "+target)
+			} else {
+				require.Contains(t, r.Explain(op, cpu0).Override, "OPMUX_OVERRIDE excludes ")
+			}
 			require.Equal(t, want, providers(r.Explain(op, cpu0)), "%s=%s", name, target)
 		}
 	}

@@ -79,15 +79,36 @@ func (r *Registry) Require(dev tensor.Device, names ...string) error {
 // RequireExecuted checks after a run that every name, as in Require, has executed a call on dev since the registry was
 // made. Errors as Require's.
 func (r *Registry) RequireExecuted(dev tensor.Device, names ...string) error {
+	return r.requireExecuted(dev, nil, names)
+}
+
+// RequireRun is Require at the start of a run. The function that it returns is RequireExecuted at the end, for what was
+// executed in between.
+func (r *Registry) RequireRun(dev tensor.Device, names ...string) (executed func() error, err error) {
+	if err := r.Require(dev, names...); err != nil {
+		return nil, err
+	}
+	before := r.cells.totals()
+	return func() error { return r.requireExecuted(dev, before, names) }, nil
+}
+
+func (r *Registry) requireExecuted(dev tensor.Device, before []kernelTotals, names []string) error {
 	if err := r.Require(dev, names...); err != nil {
 		return err
 	}
-	entries, _ := requirements(dev, names)
+	entries, err := requirements(dev, names)
+	if err != nil {
+		return err
+	}
 	e, ops, totals := &RequireError{Device: dev}, r.ops.Load(), r.cells.totals()
 next:
 	for i := range entries {
 		for id, k := range r.cells.all()[:len(totals)] {
-			if k.slot.dev == dev && totals[id].executed > 0 && entries[i].covers(ops, k.newest.Load(), dev, k.borrowed) {
+			n := totals[id].executed
+			if id < len(before) {
+				n -= before[id].executed
+			}
+			if k.slot.dev == dev && n > 0 && entries[i].covers(ops, k.newest.Load(), dev, k.borrowed) {
 				continue next
 			}
 		}

@@ -41,6 +41,15 @@ func TestRequire(t *testing.T) {
 	require.NoError(t, q.Close())
 	require.NoError(t, r.RequireExecuted(xpu0, "old"), "closing a queue loses nothing")
 
+	executed, err := r.RequireRun(xpu0, "old")
+	require.NoError(t, err)
+	require.ErrorContains(t, executed(), "old has executed nothing", "since the run began")
+	q = r.NewQueue(&fakeQueue{dev: xpu0})
+	launched(t, q, op)
+	require.NoError(t, executed())
+	_, err = r.RequireRun(xpu0, "new")
+	require.ErrorIs(t, err, ErrRequired)
+
 	// The scope: nothing runs unless the names are usable.
 	var a probeArgs
 	good := q.With(WithRequired(context.Background(), "old"))

@@ -91,7 +91,7 @@ func (c *generateCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	idle := w.executed(s.dev)
+	idle := w.executed()
 	out := generated{Text: res.Text, Tokens: append([]int32{}, res.Tokens...), PromptTokens: res.Prompt, Stop: res.Stop,
 		Prefill: newPhase(res.Prompt, res.PrefillFor), Decode: newPhase(res.Decoded, res.DecodeFor),
 		Plan: s.model.Plan, Providers: used(registry.Default())}

@@ -34,6 +34,7 @@ var errListen = errors.New("no page can be served there")
 type watch struct {
 	flags   *watchFlags
 	names   []string // required, as the registry takes them
+	ran     func() error
 	devices device.Table
 	server  *http.Server
 	url     string
@@ -101,17 +102,15 @@ func (w *watch) opened(d *cpu.Device) error {
 	if err := w.devices.Add(d); err != nil {
 		return err
 	}
-	err := registry.Default().Require(d.ID(), w.names...)
-	if errors.Is(err, registry.ErrName) {
+	var err error
+	if w.ran, err = registry.Default().RequireRun(d.ID(), w.names...); errors.Is(err, registry.ErrName) {
 		return usage{err}
 	}
 	return err
 }
 
-// executed checks after the run that what it required did run on d.
-func (w *watch) executed(d *cpu.Device) error {
-	return registry.Default().RequireExecuted(d.ID(), w.names...)
-}
+// executed checks after the run that what it required did run.
+func (w *watch) executed() error { return w.ran() }
 
 // hold keeps the page for as long as it was asked for, or until ctx ends. failed is what the run ended with.
 func (w *watch) hold(a *app, failed error) {
