@@ -38,7 +38,7 @@ type Options struct {
 	// the Device stay the caller's.
 	More map[int]device.Device
 
-	Op       string                  // glob over names of ops: "matmul*"; empty is all
+	Op       string                  // glob over names, aliases and family.mode of ops: "matmul*"; empty is all
 	Kernel   string                  // glob over names of kernels
 	Solution string                  // a provider's name; empty is all
 	Types    map[string]tensor.DType // only cases whose operands have these dtypes
@@ -80,7 +80,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	if len(v.report.Kernels) == 0 {
-		return nil, fmt.Errorf("verify: op %q, kernel %q, solution %q, dtypes %v: %w", o.Op, o.Kernel, o.Solution, o.Types, ErrNothing)
+		err := fmt.Errorf("verify: op %q, kernel %q, solution %q, dtypes %v: %w", o.Op, o.Kernel, o.Solution, o.Types, ErrNothing)
+		if v.unfit != nil {
+			err = fmt.Errorf("%w: %w", err, v.unfit)
+		}
+		return nil, err
 	}
 	if o.Strict && len(v.report.Unserved) > 0 {
 		v.report.OK = false
@@ -94,6 +98,7 @@ type run struct {
 	report *Report
 	q      *registry.Queue
 	more   []*registry.Queue // of More, by number of threads
+	unfit  error             // why the last of Shapes suited an op's calls not at all
 	close_ []func() error
 }
 
@@ -129,10 +134,11 @@ func (v *run) close() {
 
 // descriptors lists the ops that the options name, also those that the registry defined for itself.
 func (v *run) descriptors() (list []registry.Descriptor) {
-	snapshot := map[string]bool{}
+	listed := map[registry.Op]bool{}
 	add := func(d registry.Descriptor) {
-		if match(v.Op, d.Name) && !snapshot[d.Name] && d.Record != nil {
-			snapshot[d.Name] = true
+		names := append([]string{d.Name, d.Family + "." + d.Mode}, d.Aliases...)
+		if !listed[d.Op] && d.Record != nil && slices.ContainsFunc(names, func(n string) bool { return match(v.Op, n) }) {
+			listed[d.Op] = true
 			list = append(list, d)
 		}
 	}
@@ -183,6 +189,16 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 	if len(kernels)+len(dropped) == 0 {
 		return nil
 	}
+	var calls []call
+	if reference != "" {
+		var err error
+		if calls, err = v.calls(ctx, d, reference, kernels); err != nil {
+			return err
+		}
+		if len(calls) == 0 && (v.Shapes != nil || v.Types != nil) {
+			return nil // none of the op's calls was asked for
+		}
+	}
 	v.report.Ops++
 	for _, s := range dropped {
 		v.done(KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Verdict: Unusable, Detail: strings.TrimSpace(s.State + " " + s.Detail)})
@@ -192,10 +208,6 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 			v.done(KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Verdict: Missing})
 		}
 		return nil
-	}
-	calls, err := v.calls(ctx, d, reference, kernels)
-	if err != nil {
-		return err
 	}
 	for _, s := range kernels {
 		if err := ctx.Err(); err != nil {
@@ -289,7 +301,8 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 		a, err := sample.Of(d, c)
 		if err != nil {
 			if v.Shapes != nil {
-				continue // extents from outside need not suit every combination of dtypes
+				v.unfit = err
+				continue // extents from outside need not suit every op and combination of dtypes
 			}
 			return nil, err
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/verify"
 )
 
 // Exit codes.
@@ -46,6 +47,7 @@ type commands struct {
 	Devices  devicesCmd  `cmd:"" help:"List the devices and what they can do."`
 	Explain  explainCmd  `cmd:"" help:"Show which kernels serve an op, best first, and why others do not."`
 	Doctor   doctorCmd   `cmd:"" help:"Check this machine: tiers, self-tests, memory, threads, environment."`
+	Verify   verifyCmd   `cmd:"" help:"Run every kernel against the reference: numbers, bounds, memory, declared promises."`
 	Bench    benchCmd    `cmd:"" help:"Measure kernels, each beside what the machine can do at best."`
 	AB       abCmd       `cmd:"" name:"ab" help:"Set two kernels side by side: times, their ratio, results."`
 	Env      envCmd      `cmd:"" help:"Show the environment variables, their values and where they come from."`
@@ -123,6 +125,8 @@ var diagnoses = []struct {
 	{registry.ErrAmbiguous, exitNoKernel, "name the kernel, or the solution, that is meant"},
 	{registry.ErrRequest, exitInput, "'opmux ops --json' lists each op's roles and traits"},
 	{registry.ErrSpec, exitInput, ""}, {registry.ErrDuplicate, exitInput, ""},
+	{verify.ErrNothing, exitInput, "'opmux ops' lists the ops, their operands and kernels"},
+	{errVerify, exitFailure, "'opmux verify --kernel NAME --shrink' looks for the smallest call that fails"},
 	{registry.ErrUnknownOp, exitInput, "'opmux ops' lists the ops"},
 	{registry.ErrUnknownDevice, exitInput, "'opmux devices' lists the devices"},
 	{device.ErrPlatform, exitInput, "'opmux devices --platform' writes such a file; docs/platforms has some"},
