@@ -103,7 +103,7 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 		formats = []string{""}
 	}
 	known := false
-	used := map[string]bool{}
+	used := map[string]bool{} // symbols and operands
 	for _, d := range catalogue(o.Registry) {
 		ok, err := match(o.Op, append([]string{d.Name, d.Family + "." + d.Mode}, d.Aliases...)...)
 		if err != nil {
@@ -113,6 +113,9 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 			continue
 		}
 		known = true
+		for i := range d.Operands {
+			used[d.Operands[i].Name] = true
+		}
 		shapes, err := o.shapes(d, used)
 		if err != nil {
 			return nil, nil, err
@@ -131,6 +134,11 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 	if !known {
 		return nil, nil, fmt.Errorf("bench: %q: %w", o.Op, registry.ErrUnknownOp)
 	}
+	for name := range o.Types {
+		if !used[name] {
+			return nil, nil, fmt.Errorf("bench: no op of %q has an operand %q: %w", cmp.Or(o.Op, "*"), name, ErrOption)
+		}
+	}
 	for s := range o.Shape {
 		if !used[s] {
 			return nil, nil, fmt.Errorf("bench: no op of %q has a symbol %q: %w", cmp.Or(o.Op, "*"), s, ErrOption)
@@ -139,7 +147,7 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 	return list, skipped, nil
 }
 
-// shapes lists the combinations of the extents that are given for d. used collects the symbols that it has.
+// shapes lists the combinations of the extents that are given for d. used collects those of their symbols that it has.
 func (o *Options) shapes(d registry.Descriptor, used map[string]bool) ([]sample.Shape, error) {
 	symbols := sample.Symbols(d)
 	base := sample.Shape{}
@@ -250,20 +258,22 @@ func (o *Options) job(d registry.Descriptor, format string, s sample.Shape) (job
 }
 
 // formatOperand returns the operand whose dtype is the format of a call: a weight, else a cache, else the first input
-// whose dtype is free.
+// whose dtype is free, else the first output.
 func formatOperand(d registry.Descriptor) (found *registry.Operand) {
 	best := 0
 	for i := range d.Operands {
 		p := &d.Operands[i]
-		if p.Role == registry.Out || p.Optional || strings.HasPrefix(p.DType, "like ") {
+		if p.Optional || strings.HasPrefix(p.DType, "like ") {
 			continue
 		}
-		rank := 1
+		rank := 2
 		switch {
+		case p.Role == registry.Out:
+			rank = 1
 		case strings.HasSuffix(p.Layout, " lane16"):
-			rank = 3
+			rank = 4
 		case strings.Contains(p.DType, "q8_0"):
-			rank = 2
+			rank = 3
 		case !strings.Contains(p.DType, "float") && p.DType != "f32":
 			continue
 		}

@@ -50,6 +50,7 @@ func Compare(before, after *Report, noise float64) Comparison {
 	for _, d := range []struct{ what, before, after string }{
 		{"cpu", a.CPU, b.CPU}, {"device", a.DeviceName, b.DeviceName}, {"tier", a.DeviceArch, b.DeviceArch}, {"go", a.Go, b.Go},
 		{"threads", fmt.Sprint(a.Threads), fmt.Sprint(b.Threads)}, {"cache", a.Cache, b.Cache}, {"seed", fmt.Sprint(a.Seed), fmt.Sprint(b.Seed)},
+		{"kernels", a.Digest, b.Digest},
 	} {
 		if d.before != d.after {
 			c.Differences = append(c.Differences, fmt.Sprintf("%s: %s, then %s", d.what, d.before, d.after))

@@ -179,11 +179,7 @@ func (a *arm) fail(err error) {
 // sample launches an arm n times, each time on the next set of operands, and returns the nanoseconds of one launch.
 // Operands that were changed get their first state again, outside of the time.
 func (c *caseRun) sample(a *arm, n int) (ns float64, dirty bool, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("bench: kernel %s: panic: %v", a.step.Kernel, r)
-		}
-	}()
+	defer recovered(a.step.Kernel, &err)
 	first, before := c.at, switches()
 	start := time.Now()
 	for i := range n {
@@ -206,6 +202,13 @@ func (c *caseRun) sample(a *arm, n int) (ns float64, dirty bool, err error) {
 	a.launches += uint64(n)
 	a.spent += d
 	return float64(d.Nanoseconds()) / float64(n), dirty, c.ops.renew(first, n)
+}
+
+// recovered turns a kernel's panic into an error.
+func recovered(kernel string, err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("bench: kernel %s: panic: %v", kernel, r)
+	}
 }
 
 // executed reads the counter of an arm's kernel, and names other kernels of the op that have run since base.
@@ -415,8 +418,7 @@ func (c *caseRun) figures(a *arm) {
 	if a.slow {
 		r.note("one sample: a launch takes longer than four times what was asked for all")
 	}
-	r.Median, r.P90, r.Min = median(r.Samples), quantile(r.Samples, 0.9), slices.Min(r.Samples)
-	r.Low, r.High = interval(r.Samples)
+	r.Summarize()
 	if r.P90 > 1.5*r.Median {
 		r.note("one sample in ten takes %.1f times the median", r.P90/r.Median)
 	}
@@ -426,14 +428,17 @@ func (c *caseRun) figures(a *arm) {
 	if c.flush && c.probe == nil || !c.Warm && c.flushBytes() < c.cacheBytes() {
 		r.note("too little memory to empty a cache of %d bytes", c.cacheBytes())
 	}
-	if r.Median > 0 {
-		r.GFLOPS = r.FLOPs / r.Median
-		r.GBs = float64(r.Read+r.Written) / r.Median
-	}
 	if fell := c.slowed(); fell > 0.1 {
 		r.note("the processor slowed down by %.0f %% meanwhile", 100*fell)
 	}
-	r.Roofline = c.roofline(r)
+	read, peak := 0.0, 0.0
+	if v := c.rates[limitRead]; len(v) > 0 {
+		read = median(v)
+	}
+	if v := c.rates[c.unit]; len(v) > 0 {
+		peak = median(v)
+	}
+	r.Roofline = NewRoofline(r, read, c.unit, peak)
 }
 
 func (r *Record) note(format string, args ...any) {
@@ -457,25 +462,6 @@ func (c *caseRun) slowed() float64 {
 }
 
 const limitRead = "read"
-
-// roofline places a record under the limits of its rounds; nil if none was measured.
-func (c *caseRun) roofline(r *Record) *Roofline {
-	bytes := float64(r.Read + r.Written)
-	if len(c.rates[limitRead]) == 0 || bytes == 0 || r.Median == 0 {
-		return nil
-	}
-	f := &Roofline{Intensity: r.FLOPs / bytes, Bandwidth: median(c.rates[limitRead]), Limit: "bandwidth"}
-	least := bytes / f.Bandwidth // seconds
-	f.Attainable = f.Intensity * f.Bandwidth
-	if v := c.rates[c.unit]; c.unit != "" && len(v) > 0 {
-		f.Unit, f.Peak = c.unit, median(v)
-		if t := r.FLOPs / f.Peak; t > least {
-			least, f.Limit, f.Attainable = t, f.Unit, f.Peak
-		}
-	}
-	f.Share = least / (r.Median / 1e9)
-	return f
-}
 
 // limits sums up the rates of the whole run.
 func (g *rig) limits() (list []Limit) {

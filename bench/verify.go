@@ -82,8 +82,9 @@ func (c *caseRun) verify() {
 }
 
 // launch runs one kernel on a sample.
-func (c *caseRun) launch(a *sample.Args, kernel string) error {
-	err := c.q.With(registry.WithKernel(c.ctx, c.job.desc.Op, kernel)).Launch(c.job.desc.Op, a.Record())
+func (c *caseRun) launch(a *sample.Args, kernel string) (err error) {
+	defer recovered(kernel, &err)
+	err = c.q.With(registry.WithKernel(c.ctx, c.job.desc.Op, kernel)).Launch(c.job.desc.Op, a.Record())
 	if err == nil {
 		err = c.dq.Sync(c.ctx)
 	}
