@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ebitengine/purego"
@@ -31,15 +32,20 @@ func load(candidates ...string) (library, error) {
 	return library{}, fmt.Errorf("%w: %s", errMissing, strings.Join(attempts, "; "))
 }
 
-// bind sets the function pointers to the library's symbols. A missing symbol is an error: the library is of another kind
+// bind sets the function pointers to the library's symbols. Missing symbols are an error: the library is of another kind
 // or version than this program knows.
 func (l library) bind(symbols map[string]any) error {
+	var absent []string
 	for name, fn := range symbols {
-		p, err := dlsym(l.handle, name)
-		if err != nil {
-			return fmt.Errorf("%s has no %s: %w", l.name, name, err)
+		if p, err := dlsym(l.handle, name); err != nil {
+			absent = append(absent, name)
+		} else {
+			purego.RegisterFunc(fn, p)
 		}
-		purego.RegisterFunc(fn, p)
+	}
+	if absent != nil {
+		slices.Sort(absent)
+		return fmt.Errorf("%s has no %s", l.name, strings.Join(absent, ", "))
 	}
 	return nil
 }

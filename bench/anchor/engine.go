@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -149,7 +150,9 @@ func start(j job) (*worker, error) {
 		if errors.Is(err, errMissing) {
 			return nil, err
 		}
-		attempts = append(attempts, err.Error())
+		if !slices.Contains(attempts, err.Error()) {
+			attempts = append(attempts, err.Error())
+		}
 	}
 	return nil, errors.New(strings.Join(attempts, "; "))
 }

@@ -232,6 +232,10 @@ func runOps(args []string) error {
 func newReport(o options) *report {
 	p := bench.Provenance{Time: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPU: cpuModel(), Device: "cpu:0", Digest: registry.Default().Digest(), Threads: slices.Max(o.threads), Cache: "cold", Seed: o.seed}
+	if d, err := cpu.Open(cpu.Options{Threads: p.Threads}); err == nil {
+		p.DeviceName, p.DeviceArch = d.Name(), d.Caps().Arch
+		d.Close()
+	}
 	if b, ok := debug.ReadBuildInfo(); ok {
 		changed := ""
 		for _, s := range b.Settings {
@@ -401,7 +405,7 @@ func (r *report) rounds(o options, base job, size int64, exact *truth, limits *m
 		case errors.Is(err, errMissing):
 			r.miss(e.Engine, err)
 		default:
-			r.Skipped = append(r.Skipped, bench.Skip{Op: j.String(), Case: fmt.Sprint(j.Format), Why: err.Error()})
+			r.Skipped = append(r.Skipped, bench.Skip{Op: j.String(), Case: groupOf(j.Format.String(), j.Threads), Why: err.Error()})
 		}
 	}
 	for _, m := range o.ms {
@@ -413,6 +417,9 @@ func (r *report) rounds(o options, base job, size int64, exact *truth, limits *m
 	}
 	return nil
 }
+
+// groupOf names what one table shows.
+func groupOf(format string, threads int) string { return fmt.Sprintf("%s, threads: %d", format, threads) }
 
 func withEngine(base, e job) job {
 	base.Engine, base.Variant, base.Path = e.Engine, e.Variant, e.Path

@@ -52,7 +52,7 @@ func (r *report) print(out io.Writer, rows []row) {
 		fmt.Fprintln(out, line)
 	}
 	for _, s := range r.Skipped {
-		if s.Case == x.Format {
+		if s.Case == groupOf(x.Format, x.Threads) {
 			fmt.Fprintf(out, "%s: left out: %s\n", s.Op, s.Why)
 		}
 	}
