@@ -18,8 +18,9 @@ generate: ## assembly, C header and tables from their generators
 bench: ## benchmarks, readable by benchstat
 	go test -run '^$$' -bench . ./registry ./cpu
 
-anchor: ## side by side with llama.cpp; needs npm
+anchor: ## side by side with llama.cpp, OpenBLAS and oneDNN; needs npm
 	go -C bench/anchor run .
+	go -C bench/anchor run . ops
 
 model: ## train the embedded model again; needs python3
 	cmd/opmux/model/_train/train.sh

@@ -419,7 +419,9 @@ func (r *report) rounds(o options, base job, size int64, exact *truth, limits *m
 }
 
 // groupOf names what one table shows.
-func groupOf(format string, threads int) string { return fmt.Sprintf("%s, threads: %d", format, threads) }
+func groupOf(format string, threads int) string {
+	return fmt.Sprintf("%s, threads: %d", format, threads)
+}
 
 func withEngine(base, e job) job {
 	base.Engine, base.Variant, base.Path = e.Engine, e.Variant, e.Path
