@@ -616,3 +616,14 @@ func TestRoofline(t *testing.T) {
 	require.Equal(t, "bandwidth", f.Limit)
 	require.InDelta(t, 0.32, f.Share, 1e-12)
 }
+
+func TestTurnsTakeEverySet(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 4, 5, 6, 12, 97, 100, 16384} {
+		o := operands{copies: n, step: coprime(n)}
+		seen := map[int]bool{}
+		for i := range n {
+			seen[o.set(i)] = true
+		}
+		require.Len(t, seen, n)
+	}
+}

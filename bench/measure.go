@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/ops"
@@ -64,7 +63,7 @@ type caseRun struct {
 	arms  []*arm
 	cost  ops.Cost
 	unit  string // arithmetic that is shown beside; "" if the device has no loop for any
-	at    int    // set that is next
+	at    int    // turn of the sets that is next, below their number
 	flush bool   // sets do not push each other out of the caches
 	rates map[string][]float64
 }
@@ -176,20 +175,14 @@ func (a *arm) fail(err error) {
 	a.rec.Error = err.Error()
 }
 
-// sample launches an arm n times, each time on the next set of operands, and returns the nanoseconds of one launch.
+// sample launches an arm n times, each time on the set of operands whose turn it is, and returns the nanoseconds of one launch.
 // Operands that were changed get their first state again, outside of the time.
 func (c *caseRun) sample(a *arm, n int) (ns float64, dirty bool, err error) {
 	defer recovered(a.step.Kernel, &err)
 	first, before := c.at, switches()
 	start := time.Now()
 	for i := range n {
-		var rec unsafe.Pointer
-		if set := first + i; set < c.ops.copies {
-			rec = c.ops.point(set)
-		} else {
-			rec = c.ops.point(set % c.ops.copies)
-		}
-		if err = a.bound.Launch(rec); err != nil {
+		if err = a.bound.Launch(c.ops.point(first + i)); err != nil {
 			return 0, false, err
 		}
 	}

@@ -24,6 +24,7 @@ type operands struct {
 	list   []placed
 	stride int64 // bytes from a set to the next
 	copies int
+	step   int   // see set
 	bytes  int64 // of a set
 
 	dq      device.Queue
@@ -84,6 +85,7 @@ func newOperands(dev device.Device, dq device.Queue, args *sample.Args, plain bo
 	}
 	o.stride = max(o.stride, operandAlign)
 	o.copies = int(min(max((want-1)/o.stride+1, 1), int64(max(most, 1))))
+	o.step = coprime(o.copies)
 	arena, err := dev.Alloc(o.stride * int64(o.copies))
 	if err != nil {
 		return nil, err
@@ -127,8 +129,28 @@ func (o *operands) move(x *tensor.Tensor, p *placed, set int) {
 	}
 }
 
-// point makes the record's operands those of a set.
-func (o *operands) point(set int) unsafe.Pointer {
+// set returns the set that turn i takes: far from the one before, which a processor would have read ahead, and each as
+// often as any other.
+func (o *operands) set(i int) int { return i * o.step % o.copies }
+
+// coprime returns a number below n that has no divisor in common with it, about 0.62·n; 0 for 1.
+func coprime(n int) int {
+	step := int(0.618 * float64(n))
+	for ; step > 1; step-- {
+		a, b := n, step
+		for b != 0 {
+			a, b = b, a%b
+		}
+		if a == 1 {
+			break
+		}
+	}
+	return step
+}
+
+// point makes the record's operands those of turn i.
+func (o *operands) point(i int) unsafe.Pointer {
+	set := o.set(i)
 	for i := range o.list {
 		p := &o.list[i]
 		o.move(p.x, p, set)
@@ -136,12 +158,11 @@ func (o *operands) point(set int) unsafe.Pointer {
 	return o.record.UnsafePointer()
 }
 
-// renew gives the operands of n sets from first on that launches have changed their first state. The last set is
-// followed by the first.
+// renew gives the operands that launches have changed in n turns from first on their first state.
 func (o *operands) renew(first, n int) error {
 	for _, i := range o.restore {
 		for s := range min(n, o.copies) {
-			if err := o.reset(&o.list[i], (first+s)%o.copies); err != nil {
+			if err := o.reset(&o.list[i], o.set(first+s)); err != nil {
 				return err
 			}
 		}
