@@ -177,6 +177,18 @@ func (d drop) candidate() Candidate {
 	return Candidate{Kernel: d.g.p.Kernel, Provider: d.g.p.Name, Priority: d.g.p.Priority, Tier: d.g.p.Tier.String(), Why: d.why, Detail: d.detail}
 }
 
+// required checks the names that the queue's scope requires.
+func (q *Queue) required() error {
+	if q.scope == nil || len(q.scope.required) == 0 {
+		return nil
+	}
+	t, err := q.reg.snapshot()
+	if err != nil {
+		return err
+	}
+	return q.scope.missing(t, q.dev)
+}
+
 // missing checks the names that a scope requires, once for each snapshot.
 func (sc *scope) missing(t *table, dev tensor.Device) error {
 	if len(sc.required) == 0 {

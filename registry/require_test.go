@@ -68,6 +68,12 @@ func TestRequire(t *testing.T) {
 	require.ErrorContains(t, err, "old is not usable: old_probe: disabled (by old)")
 	restore()
 	require.Equal(t, "old", launched(t, good, op), "a scope follows the snapshots")
+	s, err := good.Select(Request{Operator: "probe"})
+	require.NoError(t, err)
+	require.NoError(t, s.Launch(good, unsafe.Pointer(&a)))
+	require.ErrorIs(t, s.Launch(bad, unsafe.Pointer(&a)), ErrRequired)
+	_, err = bad.Select(Request{Operator: "probe"})
+	require.ErrorIs(t, err, ErrRequired)
 	require.ErrorIs(t, q.With(WithRequired(context.Background(), "a b")).Launch(op, unsafe.Pointer(&a)), ErrRequired)
 
 	// A borrowed kernel is no kernel of the device, unless it is asked for as one.

@@ -59,6 +59,9 @@ func (s *Selection) Launch(q *Queue, args unsafe.Pointer) error {
 	case q == nil || q.reg != s.q.r || q.dev != s.c.slot.dev:
 		return fmt.Errorf("registry: %s: selected for %v, launched on another queue: %w", s.q.req.Operator, s.c.slot.dev, ErrArgument)
 	}
+	if err := q.required(); err != nil {
+		return err
+	}
 	return s.c.launch(q, args)
 }
 
@@ -82,6 +85,9 @@ func (r *Registry) Select(req Request) (*Selection, error) {
 func (q *Queue) Select(req Request) (*Selection, error) {
 	req.Device, req.Platform, req.scope = q.dev, nil, q.scope
 	req.Strict = req.Strict || q.scope != nil && q.scope.strict
+	if err := q.required(); err != nil {
+		return nil, err
+	}
 	return q.reg.Select(req)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,12 +59,19 @@ func (t *selfTest) recall(g *Registration, v verdict) {
 	t.state.Store(testFailed)
 }
 
-// verdictKey is what a verdict on g is kept under; false for a kernel that states no version.
+// verdictKey is what a verdict on g is kept under; false for a kernel without a version.
 func (g *Registration) verdictKey(ops *opSet, print string) (verdictKey, bool) {
-	if g.p.Spec == nil || g.p.Spec.Version == "" || len(g.p.Spec.Version) > maxVerdictText || print == "" {
+	version := ""
+	if g.p.Spec != nil {
+		version = g.p.Spec.Version
+	}
+	if version == "" && strings.HasPrefix(g.source, modulePath+"/") {
+		version = moduleVersion()
+	}
+	if version == "" || len(version) > maxVerdictText || print == "" {
 		return verdictKey{}, false
 	}
-	return verdictKey{print, ops.desc(g.op).Name, g.p.Kernel, g.p.Spec.Version}, true
+	return verdictKey{print, ops.desc(g.op).Name, g.p.Kernel, version}, true
 }
 
 // believed runs the step's self-test unless its verdict is known. A failing provider is quarantined with its evidence.

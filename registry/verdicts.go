@@ -8,14 +8,16 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// verdicts remembers what self-tests of kernels that state a version (Spec.Version) found, so that devices of one
-// fingerprint, later registrations and, with a file, later processes need not test again.
+// verdicts remembers what self-tests of kernels with a version found, so that devices of one fingerprint, later
+// registrations and, with a file, later processes need not test again. The version is Spec.Version, or for this module's own
+// kernels that of the module as it was built.
 type verdicts struct {
 	mu    sync.Mutex
 	path  string // "": in memory only
@@ -43,6 +45,30 @@ type verdictLine struct {
 	OK       bool      `json:"ok"`
 	Evidence string    `json:"evidence,omitempty"`
 	Time     time.Time `json:"time"`
+}
+
+const modulePath = "github.com/opmux/opmux"
+
+// moduleVersion is what this module's code was built from and with; "" for a build from files that are in no commit.
+var moduleVersion = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return versionIn(info)
+})
+
+func versionIn(info *debug.BuildInfo) string {
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		if m.Path != modulePath {
+			continue
+		}
+		if m.Replace != nil || m.Version == "" || m.Version == "(devel)" || strings.Contains(m.Version, "+dirty") {
+			return ""
+		}
+		return m.Version + " " + info.GoVersion
+	}
+	return ""
 }
 
 // maxVerdictText bounds the texts of a verdict, so that a full file stays under what is read.

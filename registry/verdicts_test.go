@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"unsafe"
@@ -151,6 +152,36 @@ func TestVerdictFileHostile(t *testing.T) {
 	require.Empty(t, r.ConfigStatus().Notes, "a file that is not there yet is none")
 	require.Equal(t, "good", launched(t, driven(t, r, xpu0, "1.0"), op))
 	require.Contains(t, r.ConfigStatus().Notes[0], "is not written any more")
+}
+
+// This module's own kernels have the version that the module was built from, unless the build had changes of its own.
+func TestModuleVersion(t *testing.T) {
+	for _, c := range []struct {
+		main, dep *debug.Module
+		want      string
+	}{
+		{&debug.Module{Path: modulePath, Version: "v1.2.3"}, nil, "v1.2.3 go1.26"},
+		{&debug.Module{Path: modulePath, Version: "v0.0.0-20261201-abc+dirty"}, nil, ""},
+		{&debug.Module{Path: modulePath, Version: "(devel)"}, nil, ""},
+		{&debug.Module{Path: "server", Version: "v9"}, &debug.Module{Path: modulePath, Version: "v1.0.0"}, "v1.0.0 go1.26"},
+		{&debug.Module{Path: "server", Version: "v9"}, &debug.Module{Path: modulePath, Version: "v1.0.0", Replace: &debug.Module{Path: "../opmux"}}, ""},
+		{&debug.Module{Path: "server", Version: "v9"}, &debug.Module{Path: "other", Version: "v1"}, ""},
+	} {
+		info := &debug.BuildInfo{GoVersion: "go1.26", Main: *c.main}
+		if c.dep != nil {
+			info.Deps = append(info.Deps, c.dep)
+		}
+		require.Equal(t, c.want, versionIn(info))
+	}
+	old := moduleVersion
+	moduleVersion = func() string { return "v1" }
+	defer func() { moduleVersion = old }()
+	r, op := probe(t, Options{})
+	var n tester
+	n.on(t, r, op, "")
+	launched(t, driven(t, r, xpu0, "1.0"), op)
+	launched(t, driven(t, r, xpu1, "1.0"), op)
+	require.Equal(t, tester{1, 1}, n)
 }
 
 // A lost device is no evidence against a kernel.
