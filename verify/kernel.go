@@ -35,11 +35,13 @@ type kernel struct {
 	reference bool
 	views     []*registry.Queue // of the run's queues, narrowed to the kernel; the first is the device's own
 	domain    int               // declines that a declared domain explains
+	before    uint64            // calls that reached the kernel before
 }
 
 func (v *run) kernel(d registry.Descriptor, s registry.Step, reference string) *kernel {
 	k := &kernel{KernelReport: KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Declines: map[string]int{}, Checks: map[string]int{}},
 		v: v, d: d, traits: s.Traits, reference: s.Kernel == reference}
+	k.before = k.reached()
 	ctx := registry.WithKernel(context.Background(), d.Op, s.Kernel)
 	for _, q := range append([]*registry.Queue{v.q}, v.more...) {
 		k.views = append(k.views, q.With(ctx))
@@ -86,7 +88,11 @@ func (k *kernel) case_(c *call) {
 		k.check(checkError, c, fmt.Errorf("%w (the reference's: %w)", orNone(err), orNone(c.err)))
 		return
 	}
-	k.Executed++
+	if got.Empty() {
+		k.Empty++
+	} else {
+		k.Executed++
+	}
 	k.check(checkGuards, c, got.CheckGuards())
 	k.check(checkInputs, c, got.InputsUntouched())
 	failed := k.Counts.Failures
@@ -227,13 +233,23 @@ func (k *kernel) rows(c *call, got *sample.Args) {
 	}
 }
 
+// reached counts the calls that the kernel took.
+func (k *kernel) reached() uint64 {
+	for _, s := range k.v.Registry.Explain(k.d.Op, k.v.Device.ID()).Chain {
+		if s.Kernel == k.Kernel {
+			return s.Counts.Executed + s.Counts.Failed
+		}
+	}
+	return 0
+}
+
 // finish gives the verdict.
 func (k *kernel) finish() KernelReport {
 	k.Verdict = Passed
 	switch {
 	case k.Counts.Failures > 0:
 		k.Verdict = Failed
-	case k.Executed+k.Rejected > 0 || k.Cases == 0:
+	case k.reached() > k.before || k.Cases == k.Empty:
 	case k.domain == k.Declined:
 		k.Verdict = Outside
 	default:

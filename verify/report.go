@@ -55,6 +55,7 @@ type Build struct {
 type Counts struct {
 	Cases    int `json:"cases"`
 	Executed int `json:"executed"` // within tolerance or not
+	Empty    int `json:"empty"`    // without an element to write, so that no kernel is called
 	Rejected int `json:"rejected"` // bad data that the kernel refused as it must
 	Declined int `json:"declined"`
 	Failures int `json:"failures"` // failed checks; one case may fail several
@@ -63,6 +64,7 @@ type Counts struct {
 func (c *Counts) add(o Counts) {
 	c.Cases += o.Cases
 	c.Executed += o.Executed
+	c.Empty += o.Empty
 	c.Rejected += o.Rejected
 	c.Declined += o.Declined
 	c.Failures += o.Failures
@@ -119,13 +121,13 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, ", also with %v threads", r.Threads)
 	}
 	b.WriteString("\n\n")
-	rows := [][]string{{"op", "kernel", "verdict", "cases", "executed", "rejected", "declined", "failed", "closest"}}
+	rows := [][]string{{"op", "kernel", "verdict", "cases", "executed", "empty", "rejected", "declined", "failed", "closest"}}
 	for _, k := range r.Kernels {
 		closest := ""
 		if k.Closest != nil && k.Closest.Result.Worst.Share > 0 {
 			closest = fmt.Sprintf("%.2g of bound (%s)", float64(k.Closest.Result.Worst.Share), k.Closest.Case)
 		}
-		rows = append(rows, []string{k.Op, k.Kernel, string(k.Verdict), fmt.Sprint(k.Cases), fmt.Sprint(k.Executed), fmt.Sprint(k.Rejected),
+		rows = append(rows, []string{k.Op, k.Kernel, string(k.Verdict), fmt.Sprint(k.Cases), fmt.Sprint(k.Executed), fmt.Sprint(k.Empty), fmt.Sprint(k.Rejected),
 			fmt.Sprint(k.Declined), fmt.Sprint(k.Counts.Failures), closest})
 	}
 	width := make([]int, len(rows[0]))
@@ -171,8 +173,8 @@ func (r *Report) WriteText(w io.Writer) error {
 		word = "FAILED"
 	}
 	t := r.Total
-	fmt.Fprintf(&b, "\n%s: %d ops, %d kernels, %d cases: %d executed, %d rejected as they must, %d declined, %d failures\n",
-		word, r.Ops, len(r.Kernels), t.Cases, t.Executed, t.Rejected, t.Declined, t.Failures)
+	fmt.Fprintf(&b, "\n%s: %d ops, %d kernels, %d cases: %d executed, %d empty, %d rejected as they must, %d declined, %d failures\n",
+		word, r.Ops, len(r.Kernels), t.Cases, t.Executed, t.Empty, t.Rejected, t.Declined, t.Failures)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -41,7 +41,7 @@ type Options struct {
 	Op       string                  // glob over names, aliases and family.mode of ops: "matmul*"; empty is all
 	Kernel   string                  // glob over names of kernels
 	Solution string                  // a provider's name; empty is all
-	Types    map[string]tensor.DType // only cases whose operands have these dtypes
+	Types    map[string]tensor.DType // dtypes of operands in every case; ops without such operands are left out
 	Shapes   []sample.Shape          // in place of the corpus: the plain call at these extents, for each combination of dtypes
 	Level    sample.Level
 	Seed     uint64 // 0 is a fixed one
@@ -298,16 +298,20 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 			return nil, err
 		}
 		c.Seed, c.Device = v.Seed, v.Device.ID()
+		if v.Types != nil {
+			c.Types = maps.Clone(c.Types)
+			if c.Types == nil {
+				c.Types = map[string]tensor.DType{}
+			}
+			maps.Copy(c.Types, v.Types)
+		}
 		a, err := sample.Of(d, c)
 		if err != nil {
-			if v.Shapes != nil {
+			if v.Shapes != nil || v.Types != nil {
 				v.unfit = err
-				continue // extents from outside need not suit every op and combination of dtypes
+				continue // what was asked for need not suit every op and case
 			}
 			return nil, err
-		}
-		if !v.typed(a) {
-			continue
 		}
 		err = ops.Launch(q, d.Op, a.Record())
 		if errors.Is(err, registry.ErrDeclined) {
@@ -317,16 +321,6 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 		list = append(list, call{Case: c, want: a, err: err, tol: sample.ToleranceFor(a)})
 	}
 	return list, nil
-}
-
-// typed reports whether a call has the dtypes that were asked for.
-func (v *run) typed(a *sample.Args) bool {
-	for role, t := range v.Types {
-		if x := a.Tensor(role); x == nil || x.DType != t {
-			return false
-		}
-	}
-	return true
 }
 
 // build says what binary runs.

@@ -18,7 +18,7 @@ type verifyCmd struct {
 	Op       string            `placeholder:"GLOB" help:"Ops by name, alias or family.mode."`
 	Kernel   string            `placeholder:"GLOB" help:"Kernels by name."`
 	Solution string            `placeholder:"NAME" help:"Kernels of this provider."`
-	Dtype    map[string]string `mapsep:"," placeholder:"OPERAND=DTYPE,..." help:"Only calls whose operands have these dtypes."`
+	Dtype    map[string]string `mapsep:"," placeholder:"OPERAND=DTYPE,..." help:"Dtypes of operands in every call; ops that have no such calls are left out."`
 	Shapes   string            `placeholder:"FILE" help:"JSON object, or list of objects, of extents by symbol ({\"M\":512,\"N\":64,\"K\":256}) to use in place of the corpus."`
 	Level    string            `enum:"quick,full" default:"quick" help:"quick (seconds) or full (a minute or two): every combination of dtypes, longer sweeps of extents, more numbers of threads."`
 	Seed     uint64            `default:"1" help:"Seed of the operands."`

@@ -2,6 +2,7 @@ package sample
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -49,29 +50,52 @@ func CorpusOf(d registry.Descriptor, level Level) []Case {
 	return b.list
 }
 
-// CasesFor returns calls around the extents at which a kernel changes its path: for each symbol and threshold T the plain
-// call with T-1, T and T+1, in each of the given combinations of dtypes (nil: the default one). Symbols that the op does
-// not have are passed over.
+// CasesFor returns calls around the extents at which a kernel changes its path, as registry.Spec.Thresholds gives them:
+// for each trait that is an extent and each value T of it the plain call with T-1, T and T+1, in each of the given
+// combinations of dtypes (none: the default one). Other traits are passed over.
 func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map[string]tensor.DType) (list []Case) {
 	if len(types) == 0 {
 		types = []map[string]tensor.DType{nil}
 	}
-	symbols := Symbols(d)
 	b := &builder{d: d, rc: recipeOf(d.Name)}
 	for _, t := range types {
-		for _, s := range symbols {
-			step := b.step(s, t)
-			for _, at := range thresholds[s] {
+		for _, trait := range slices.Sorted(maps.Keys(thresholds)) {
+			symbol := b.symbol(trait)
+			if symbol == "" {
+				continue
+			}
+			step := b.step(symbol, t)
+			for _, at := range thresholds[trait] {
 				for n := at - 1; n <= at+1; n++ {
-					if n%step != 0 || n < b.least(s) {
+					c := Case{Op: d.Op, Name: fmt.Sprintf("threshold/%s=%d", symbol, n), Shape: Shape{symbol: n}, Types: t}
+					if n%step != 0 || n < b.least(symbol) || b.rc.fit != nil && !b.rc.fit(&c) {
 						continue
 					}
-					list = append(list, Case{Op: d.Op, Name: fmt.Sprintf("threshold/%s=%d", s, n), Shape: Shape{s: n}, Types: t})
+					list = append(list, c)
 				}
 			}
 		}
 	}
 	return list
+}
+
+// symbol returns the shape symbol that a trait counts, "" if it is none that a case can give.
+func (b *builder) symbol(trait string) string {
+	names := []string{trait}
+	for _, t := range b.d.Traits {
+		if t.Name == trait || slices.Contains(t.Aliases, trait) {
+			names = append(names, t.Name)
+		}
+	}
+	if slices.Contains(names, "elements") { // of an operand of any shape
+		names = append(names, "H")
+	}
+	for _, s := range FreeSymbols(b.d) {
+		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, s) }) {
+			return s
+		}
+	}
+	return ""
 }
 
 // builder collects the cases of one op.

@@ -209,6 +209,9 @@ func (g *generator) place(r *area) error {
 	if err != nil {
 		return err
 	}
+	if r.x.Layout == tensor.Lane16 && (x.Rank != 2 || !slices.Contains(lane16Types, x.DType)) {
+		return fmt.Errorf("%v is no weight of a type that the lane16 layout is for", &x)
+	}
 	x.Layout, x.Device = r.x.Layout, r.x.Device
 	size, unit := int64(0), int64(max(x.DType.Size(), 1))
 	if x.Layout == tensor.Strided && !x.DType.IsBlock() {

@@ -414,6 +414,16 @@ func (a *Args) Row(row int64) (*Args, error) {
 	return b, nil
 }
 
+// Empty reports whether no output has an element, so that a launch reaches no kernel.
+func (a *Args) Empty() bool {
+	for _, r := range a.outputs() {
+		if r.x.Numel() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // SameBits reports whether both, of one case, hold the same bytes in every operand, guards included.
 func (a *Args) SameBits(b *Args) bool {
 	for i := range a.areas {
