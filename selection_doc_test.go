@@ -51,9 +51,9 @@ func TestW15DocumentedConfig(t *testing.T) {
 			Signature: tensor.Sig(map[string]tensor.Format{"a": tensor.Dense(tensor.F32), "b": tensor.Dense(tensor.Q8_0)})})
 	}
 	few, many := mm(4), mm(5)
-	require.Equal(t, "portable_matmul_bt_quant", few.Winner, "%v", few)
+	require.Equal(t, "reference_matmul_bt_quant", few.Winner, "%v", few)
 	require.Contains(t, few.From, "selection.md")
-	require.NotEqual(t, "portable_matmul_bt_quant", many.Winner)
+	require.NotEqual(t, "reference_matmul_bt_quant", many.Winner)
 	require.Empty(t, many.Override)
 	d := r.Decide(registry.Request{Operator: "rms_norm", Platform: machine})
 	for _, k := range d.Choices {
