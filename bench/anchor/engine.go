@@ -186,18 +186,28 @@ func spawn(j job, env []string) (*worker, error) {
 	return w, nil
 }
 
+// patience is how long a turn may take: a process that gives no answer in it is ended.
+var patience = 5 * time.Minute
+
 func (w *worker) exchange(v any) (reply, error) {
 	var r reply
 	if w.ended != nil {
 		return r, w.ended
 	}
+	late := time.AfterFunc(patience, func() { _ = w.cmd.Process.Kill() })
 	err := w.enc.Encode(v)
 	if err == nil {
 		err = w.dec.Decode(&r)
 	}
+	inTime := late.Stop()
 	switch {
 	case err != nil: // the process ended
 		_ = w.close()
+		if !inTime {
+			_ = w.cmd.Wait()
+			w.ended = fmt.Errorf("%v: no answer in %v", &w.job, patience)
+			return r, w.ended
+		}
 		w.ended = fmt.Errorf("%v ended: %v: %s", &w.job, cmp.Or(w.cmd.Wait(), err), w.stderr.last())
 		return r, w.ended
 	case r.Missing:

@@ -23,6 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	kinds["liar"] = kind{open: openLiar}
 	kinds["crash"] = kind{open: openCrash}
+	kinds["sleeper"] = kind{open: openSleeper}
 	if len(os.Args) > 1 && os.Args[1] == engineCommand {
 		if err := serve(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -61,6 +62,19 @@ func openCrash(j *job) (engine, error) {
 func (crash) run(int) error {
 	fmt.Fprintln(os.Stderr, "last words of a library")
 	os.Exit(3)
+	return nil
+}
+
+// sleeper never answers a call.
+type sleeper struct{ engine }
+
+func openSleeper(j *job) (engine, error) {
+	e, err := openOpmux(j)
+	return sleeper{e}, err
+}
+
+func (sleeper) run(int) error {
+	time.Sleep(time.Hour)
 	return nil
 }
 
@@ -208,6 +222,26 @@ func TestCrash(t *testing.T) {
 	}
 	o.engines = []job{{Engine: "opmux", Variant: "nobody"}}
 	require.ErrorContains(t, measureSmall(t, o).err(), "opmux:nobody")
+}
+
+// A process that does not answer is ended.
+func TestPatience(t *testing.T) {
+	defer func(d time.Duration) { patience = d }(patience)
+	w, err := start(job{Engine: "sleeper", Format: tensor.F32, N: 1, K: 1, MaxM: 1, Threads: 1, Copies: 1, Weights: one(t), Inputs: one(t)})
+	require.NoError(t, err)
+	defer w.stop()
+	patience = 100 * time.Millisecond
+	for range 2 {
+		_, err = w.exchange(&request{Shape: 1, Calls: 1})
+		require.EqualError(t, err, "sleeper: no answer in 100ms")
+	}
+}
+
+// one is a file with one float.
+func one(t *testing.T) string {
+	name := filepath.Join(t.TempDir(), "one")
+	require.NoError(t, os.WriteFile(name, bytesOf([]float32{1}), 0o600))
+	return name
 }
 
 func TestReportJSON(t *testing.T) {
