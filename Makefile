@@ -4,7 +4,7 @@
 all: build
 
 build: ## the command, static, without cgo and symbol tables
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o opmux ./cmd/opmux
+	CGO_ENABLED=0 go build -tags nethttpomithttp2 -trimpath -ldflags "-s -w" -o opmux ./cmd/opmux
 
 test: ## what README's test command runs
 	go test ./...
