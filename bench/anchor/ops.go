@@ -492,7 +492,7 @@ func (f *field) race(m int) ([]row, error) {
 	var rows []row
 	for _, a := range arms {
 		if a.Error != "" {
-			a.Samples = nil
+			a.Samples, a.Disturbed = nil, 0
 		}
 		a.Summarize()
 		a.Roofline = bench.NewRoofline(&a.Record, middle(rates[unitRead]), cost.Unit, middle(rates[cost.Unit]))

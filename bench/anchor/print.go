@@ -51,6 +51,13 @@ func (r *report) print(out io.Writer, rows []row) {
 	for _, line := range details(rows) {
 		fmt.Fprintln(out, line)
 	}
+	turns, disturbed := 0, 0
+	for _, x := range rows {
+		turns, disturbed = turns+len(x.Samples), disturbed+x.Disturbed
+	}
+	if disturbed > 0 {
+		fmt.Fprintf(out, "the system took the processor away in %d of %d turns: an idle machine has few of them\n", disturbed, turns)
+	}
 	for _, s := range r.Skipped {
 		if s.Case == groupOf(x.Format, x.Threads) {
 			fmt.Fprintf(out, "%s: left out: %s\n", s.Op, s.Why)
