@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -81,6 +82,8 @@ func (s *state) targets(option string, m map[string]string) []named {
 			s.warnUnknown(option, n.op)
 		} else if len(s.unmatched([]entry{{name: n.target.Name}})) > 0 {
 			s.warnUnknown(option, n.target.Name)
+		} else if len(s.unmatched([]entry{{name: n.target.Name, op: n.op}})) > 0 {
+			s.warn(option, fmt.Sprintf("%s: %q is no kernel or solution of this op", n.op, n.target.Name))
 		}
 	}
 	return out

@@ -138,6 +138,14 @@ func TestW02OverrideChecked(t *testing.T) {
 	require.Equal(t, "b", launched(t, q.With(WithKernel(context.Background(), op, "force:b")), op))
 }
 
+// An option that names a kernel of another op is told.
+func TestOverrideOfAnotherOp(t *testing.T) {
+	r, op := abc(t, Options{Override: map[string]string{"probe": "z"}})
+	add(t, r, define(t, r, "other"), tensor.CPU, OpProvider{Name: "z"})
+	require.Equal(t, "a", launched(t, r.NewQueue(nil), op))
+	require.Equal(t, []Warning{{"override", `probe: "z" is no kernel or solution of this op`}}, r.Snapshot().Warnings)
+}
+
 // W3: OPMUX_FORCE beats the context, the context OPMUX_OVERRIDE; a queue's scope is its own.
 func TestW03OverridePrecedence(t *testing.T) {
 	r, op := abc(t, Options{Override: map[string]string{"probe": "b"}})
