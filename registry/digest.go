@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 
 	"github.com/opmux/opmux/tensor"
@@ -39,45 +38,48 @@ func (r *Registry) digest(t *table) string {
 }
 
 func (t *table) digest() string {
-	h := sha256.New()
-	for op := range t.ops.byID {
-		var last string
+	var lines []string // in no order of their own: ids of ops differ between processes
+	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for op, d := range t.ops.byID {
+		used := false
 		for g := range t.registered(Op(op)) {
-			if name := t.ops.byID[op].Name; name != last {
-				last = name
-				fmt.Fprintf(h, "op %s %x\n", name, t.ops.schemaPrint(Op(op)))
-			}
-			fmt.Fprintf(h, "kernel %v %x\n", g.kind, g.print())
+			used = true
+			line("kernel of %s on %v %x", d.Name, g.kind, g.print())
+		}
+		if used {
+			line("op %s %x", d.Name, t.ops.schemaPrint(Op(op)))
 		}
 	}
-	for _, o := range t.oracles {
-		fmt.Fprintf(h, "oracle %d %s\n", o.Rank, o.Name)
-	}
-	for _, text := range slices.Sorted(maps.Keys(t.disabled)) {
-		fmt.Fprintf(h, "disabled %s\n", text)
-	}
-	fmt.Fprintf(h, "strict %v\n", t.opts.Strict)
-	t.choices.digest(h)
-	if t.quarantine != nil {
-		for i := range t.quarantine.entries {
-			fmt.Fprintf(h, "quarantine %s\n", t.quarantine.entries[i].key())
-		}
-		for i := range t.quarantine.lifts {
-			fmt.Fprintf(h, "lift %s\n", t.quarantine.lifts[i].key())
-		}
+	for text := range t.disabled {
+		line("disabled %s", text)
 	}
 	for dn := range t.devs {
 		for _, c := range t.devs[dn].ops {
-			if c == nil {
-				continue
-			}
-			for i := range c.dropped {
+			for i := 0; c != nil && i < len(c.dropped); i++ {
 				if d := &c.dropped[i]; d.why == DropQuarantined {
-					fmt.Fprintf(h, "quarantined %s on %v\n", d.g.p.Kernel, c.slot.dev)
+					line("quarantined %s on %v", d.g.p.Kernel, c.slot.dev)
 				}
 			}
 		}
 	}
+	if t.quarantine != nil {
+		for i := range t.quarantine.entries {
+			line("quarantine %s", t.quarantine.entries[i].key())
+		}
+		for i := range t.quarantine.lifts {
+			line("lift %s", t.quarantine.lifts[i].key())
+		}
+	}
+	slices.Sort(lines)
+	h := sha256.New()
+	for _, l := range lines {
+		fmt.Fprintln(h, l)
+	}
+	for _, o := range t.oracles {
+		fmt.Fprintf(h, "oracle %d %s\n", o.Rank, o.Name)
+	}
+	fmt.Fprintf(h, "strict %v\n", t.opts.Strict)
+	t.choices.digest(h)
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 

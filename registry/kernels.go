@@ -454,7 +454,9 @@ var builtins = struct {
 func Builtin(name string, load func(*Registry) error) {
 	builtins.Lock()
 	_, known := builtins.load[name]
-	builtins.load[name] = load
+	if !known {
+		builtins.load[name] = load
+	}
 	builtins.Unlock()
 	if known {
 		panic("registry: two packages of kernels called " + name)

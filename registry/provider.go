@@ -271,12 +271,16 @@ func (g *Registration) CloseContext(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range replaced { // now nobody can bring them back
-		if err := o.CloseContext(ctx); err != nil {
-			return err
-		}
-	}
 	g.closed.Store(true)
+	err = g.drainLibrary(ctx)
+	for _, o := range replaced { // now nobody can bring them back
+		err = errors.Join(err, o.CloseContext(ctx))
+	}
+	return err
+}
+
+// drainLibrary waits for the calls that still run in g's library and then gives up the reference to it.
+func (g *Registration) drainLibrary(ctx context.Context) error {
 	if g.p.Library == nil {
 		return nil
 	}

@@ -135,10 +135,10 @@ func (p *specParser) object(f *SpecFile) error {
 			return p.fail(at, fmt.Errorf("key %q comes twice: %w", clip(key), ErrArgument))
 		}
 		seen[key] = true
-		at = p.at()
 		var err error
 		switch key {
 		case "version":
+			at = p.at()
 			if e := p.d.Decode(&f.Version); e != nil {
 				err = p.fail(at, e)
 			}

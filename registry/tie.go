@@ -157,7 +157,7 @@ func samples(t TraitType, cons ...*Constraint) func(yield func(TraitValue) bool)
 			}
 		}
 		for s := range starts {
-			for i := int64(0); i < period && t == TraitInt; i++ {
+			for i := int64(0); i <= period && t == TraitInt; i++ {
 				if s+i >= s && !yield(IntTrait(s+i)) || s-i <= s && !yield(IntTrait(s-i)) {
 					return
 				}

@@ -1,0 +1,247 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"unsafe"
+
+	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/tensor"
+	"github.com/stretchr/testify/require"
+)
+
+func kernelNames(list []KernelSpec) (out []string) {
+	for _, k := range list {
+		out = append(out, k.Name)
+	}
+	return out
+}
+
+func TestGetForOperator(t *testing.T) {
+	r, _ := mm(t, Options{})
+	describe(t, r, planned(t, "hopper", func(s *KernelSpec) {
+		s.Solution = "lib"
+		s.Requires = device.Requirement{Vendors: []string{device.NVIDIA}, MinArch: "9.0"}
+		s.Priority = BandSpecialized.Plus(0)
+		s.Features = []string{"paged", "fused"}
+	}))
+	describe(t, r, planned(t, "everywhere", func(s *KernelSpec) {
+		s.Tags = []Tag{TagPortability}
+		s.Signatures = append(s.Signatures, sig(t, "a=f16, b=f16"))
+	}))
+	register(t, r, kernel(t, "cpu_b", nil))
+	register(t, r, kernel(t, "cpu_a", nil))
+	for _, c := range []struct {
+		filter KernelFilter
+		want   []string
+	}{
+		{KernelFilter{}, []string{"hopper", "cpu_a", "cpu_b", "everywhere"}},
+		{KernelFilter{Features: []string{"paged"}}, []string{"hopper"}},
+		{KernelFilter{Features: []string{"paged", "other"}}, nil},
+		{KernelFilter{Platform: gpu(device.NVIDIA, 9, 0)}, []string{"hopper", "everywhere"}},
+		{KernelFilter{Platform: gpu(device.NVIDIA, 8, 0)}, []string{"everywhere"}},
+		{KernelFilter{Signature: sig(t, "a=f16, b=f16")}, []string{"everywhere"}},
+		{KernelFilter{Signature: sig(t, "a=f16")}, nil},
+		{KernelFilter{Tags: []Tag{TagPortability}}, []string{"everywhere"}},
+		{KernelFilter{Solution: "lib"}, []string{"hopper"}},
+	} {
+		for _, operator := range []string{"mm", "gemm.mm"} {
+			list, err := r.GetForOperator(operator, c.filter)
+			require.NoError(t, err)
+			require.Equal(t, c.want, kernelNames(list))
+		}
+	}
+	list, err := r.GetForOperator("mm", KernelFilter{Solution: "lib"})
+	require.NoError(t, err)
+	require.Equal(t, []tensor.Kind{tensor.CUDA, tensor.ROCm}, list[0].Kinds, "one kernel, both kinds")
+	_, err = r.GetForOperator("gemm.mn", KernelFilter{})
+	require.ErrorIs(t, err, ErrUnknownOp)
+	_, err = r.ListSolutions("nothing")
+	require.ErrorIs(t, err, ErrUnknownOp)
+	_, ok := r.GetByName("cpu_c")
+	require.False(t, ok)
+	_, err = r.DescribeKernel("cpu_c")
+	require.ErrorIs(t, err, ErrUnknownName)
+	require.ErrorContains(t, err, "cpu_a")
+	k, ok := r.GetByName("hopper")
+	require.True(t, ok)
+	require.Equal(t, "lib", k.Solution)
+	require.ErrorIs(t, r.Unregister("cpu_c"), ErrUnknownName)
+}
+
+// What DescribeKernel gives as JSON registers the same kernel elsewhere.
+func TestDescriptionRoundTrip(t *testing.T) {
+	r, _ := mm(t, Options{})
+	describe(t, r, planned(t, "k", func(s *KernelSpec) {
+		s.Priority, s.Tier, s.Promises = BandSpecialized.Plus(2), Vendor, Traits{CaptureSafe: true}
+		s.Requires = device.Requirement{AnyOf: []device.Requirement{{Vendors: []string{device.NVIDIA}, MinArch: "9.0"}, {Vendors: []string{device.AMD}}}}
+		s.Constraints = map[string]Constraint{"m": {AnyOf: []Constraint{Range(1, 4), {Not: &Constraint{MultipleOf: 3}}}}, "layout": OneOf(StringTrait("nk"))}
+		s.Thresholds, s.Props, s.Tags = map[string][]int64{"m": {4, 8}}, map[string]string{"p": "q"}, []Tag{TagThroughput, TagLatency}
+	}))
+	k, err := r.DescribeKernel("k")
+	require.NoError(t, err)
+	j, err := json.Marshal(k)
+	require.NoError(t, err)
+	var back KernelSpec
+	require.NoError(t, json.Unmarshal(j, &back))
+	other, _ := mm(t, Options{})
+	describe(t, other, back)
+	again, err := other.DescribeKernel("k")
+	require.NoError(t, err)
+	require.Equal(t, k, again)
+	require.Equal(t, r.Digest(), other.Digest())
+	require.Equal(t, k.String(), again.String())
+}
+
+func TestStorageDTypes(t *testing.T) {
+	k := KernelSpec{Name: "k", Spec: Spec{Signatures: []tensor.FormatSignature{sig(t, "a=f32, b=q4_0"), sig(t, "a=bf16, b=q4_0"), sig(t, "a=bf16, b=f32")}}}
+	list, err := k.FormatSignaturesForStorageDType(tensor.F32, "a", "b")
+	require.NoError(t, err)
+	require.Equal(t, []tensor.FormatSignature{sig(t, "a=bf16, b=f32"), sig(t, "a=f32, b=q4_0")}, list)
+	one, err := k.FormatSignatureForStorageDType(tensor.F32, "a")
+	require.NoError(t, err)
+	require.Equal(t, sig(t, "a=f32, b=q4_0"), one)
+	one, err = k.FormatSignatureForStorageDType(tensor.Q8_0, "a", "b")
+	require.NoError(t, err)
+	require.True(t, one.IsZero())
+	_, err = k.FormatSignatureForStorageDType(tensor.Q4_0, "b")
+	require.ErrorIs(t, err, ErrAmbiguous)
+	require.ErrorContains(t, err, "k: 2 signatures have q4_0 in b")
+	for _, f := range []func() error{
+		func() error { _, err := k.FormatSignaturesForStorageDType(tensor.F32); return err },
+		func() error { _, err := k.FormatSignatureForStorageDType(tensor.F32); return err },
+		func() error { _, err := k.StorageDTypesForRole(); return err },
+	} {
+		require.ErrorIs(t, f(), ErrArgument)
+	}
+	types, err := k.StorageDTypesForRole("b")
+	require.NoError(t, err)
+	require.Equal(t, []tensor.DType{tensor.F32, tensor.Q4_0}, types)
+	types, err = k.StorageDTypesForRole("c")
+	require.NoError(t, err)
+	require.Empty(t, types)
+}
+
+func TestGetImpl(t *testing.T) {
+	r, op := mm(t, Options{Override: map[string]string{"mm": "best"}})
+	register(t, r, kernel(t, "best", func(s *KernelSpec) { s.Priority = BandSpecialized.Plus(0) }))
+	register(t, r, kernel(t, "second", func(s *KernelSpec) { s.NotAuto = true }))
+	describe(t, r, kernel(t, "absent", func(s *KernelSpec) { s.Unavailable = "needs a part" }))
+	_, err := r.GetImpl("absent")
+	require.ErrorIs(t, err, ErrNoKernel)
+	require.ErrorContains(t, err, "needs a part")
+	_, err = r.GetImpl("third")
+	require.ErrorIs(t, err, ErrUnknownName)
+	fn, err := r.GetImpl("second")
+	require.NoError(t, err)
+	q := r.NewQueue(nil)
+	f32 := tensor.Must(tensor.New(nil, tensor.F32, 32))
+	a := &mmArgs{A: f32, B: f32}
+	require.Equal(t, OK, fn(q, unsafe.Pointer(a)).Code())
+	require.Equal(t, "second", a.Ran)
+	require.EqualValues(t, 1, counts(t, r, op, cpu0, "second").Executed)
+	a.A = tensor.Must(tensor.New(nil, tensor.F16, 32))
+	st := fn(q, unsafe.Pointer(a))
+	require.Equal(t, [2]any{Declined, ReasonDomain}, [2]any{st.Code(), st.Reason()}, "nobody else gets the call")
+	a.A = f32
+	require.NoError(t, r.Unregister("second"))
+	require.Equal(t, Failed, fn(q, unsafe.Pointer(a)).Code())
+	require.ErrorIs(t, a.Err, ErrNoKernel)
+	require.Equal(t, Failed, fn(nil, unsafe.Pointer(a)).Code())
+	require.Equal(t, Failed, fn(q, nil).Code())
+	other := New(Options{}).NewQueue(nil)
+	require.Equal(t, Failed, fn(other, unsafe.Pointer(a)).Code())
+	require.ErrorIs(t, a.Err, ErrArgument)
+}
+
+// Replacing is one change: nobody sees neither or both. Undo is one, too, and a library that was replaced is held until
+// nobody can bring its kernel back.
+func TestReplaceAndUndo(t *testing.T) {
+	r, op := mm(t, Options{})
+	lib := &library{released: make(chan struct{})}
+	_, err := r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: "old", Kernel: "k", Priority: 5, Fn: ranMM("old"), Library: lib, Spec: &Spec{Origin: "test"}})
+	require.NoError(t, err)
+	before := r.Snapshot()
+	_, err = r.RegisterKernel(kernel(t, "k", nil), ranMM("new"))
+	require.ErrorIs(t, err, ErrDuplicate)
+	_, err = r.RegisterKernel(kernel(t, "new", nil), ranMM("new"), Replace("kk"))
+	require.ErrorIs(t, err, ErrUnknownName)
+	req := Request{Operator: "mm", Signature: sig(t, "a=f32, b=f32"), Traits: ints(1, 1)}
+	k, err := r.RegisterKernel(kernel(t, "k", func(s *KernelSpec) { s.Solution = "new" }), ranMM("new"), Replace("k"))
+	require.NoError(t, err)
+	require.Equal(t, "old", k.Replaced()[0].Solution)
+	s, err := r.Select(req)
+	require.NoError(t, err)
+	require.Equal(t, "new", s.Provider())
+	changes := Diff(before, r.Snapshot())
+	require.Len(t, changes, 1)
+	require.Equal(t, [2]string{"k", "changed"}, [2]string{changes[0].Kernel, changes[0].What})
+	require.Contains(t, changes[0].String(), "mm on cpu:0: k changed (provider: new, was old; priority: 20, was 5")
+	require.EqualValues(t, 1, lib.refs.Load())
+
+	k2, err := r.RegisterKernel(kernel(t, "other", nil), ranMM("other"), Replace("k"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"other"}, r.ListKernels("", ""))
+	require.ErrorIs(t, k.Undo(), ErrArgument, "it is not there itself")
+	third := register(t, r, kernel(t, "k", nil))
+	require.ErrorIs(t, k2.Undo(), ErrDuplicate, "the name was taken")
+	require.NoError(t, third.Close())
+	require.NoError(t, k2.Undo())
+	require.Equal(t, []string{"k"}, r.ListKernels("", ""))
+	require.NoError(t, k.Undo())
+	s, err = r.Select(req)
+	require.NoError(t, err)
+	require.Equal(t, "old", s.Provider())
+	require.Empty(t, Diff(before, r.Snapshot()))
+	require.ErrorIs(t, k.Undo(), ErrArgument)
+	require.EqualValues(t, 1, lib.refs.Load(), "still in use")
+
+	k, err = r.RegisterKernel(kernel(t, "last", nil), ranMM("last"), Replace("k"))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, lib.refs.Load(), "it could come back")
+	require.NoError(t, k.Close())
+	require.Zero(t, lib.refs.Load())
+	removed := Diff(before, r.Snapshot())
+	require.Equal(t, []Change{{Op: "mm", Device: "cpu:0", Kernel: "k", What: "removed"}}, removed)
+	require.Equal(t, []Change{{Op: "mm", Device: "cpu:0", Kernel: "k", What: "added"}}, Diff(r.Snapshot(), before))
+}
+
+// LoadBuiltinKernels gives a registry of one's own what the program is linked with, once.
+func TestBuiltins(t *testing.T) {
+	var loads int
+	name := fmt.Sprint("test", t.Name())
+	op := Op(0)
+	Builtin(name, func(r *Registry) error {
+		loads++
+		o, err := r.Define(Descriptor{Name: "builtin_probe", Record: typeOf[probeArgs]()})
+		if err == nil {
+			op = o
+			_, err = r.RegisterOp(o, tensor.CPU, ran("builtin"))
+		}
+		return err
+	})
+	defer func() {
+		builtins.Lock()
+		delete(builtins.load, name)
+		builtins.Unlock()
+	}()
+	require.Equal(t, 1, loads, "Default has it")
+	require.Panics(t, func() { Builtin(name, nil) })
+	r := New(Options{})
+	for range 2 {
+		names, err := r.LoadBuiltinKernels()
+		require.NoError(t, err)
+		require.Contains(t, names, name)
+		require.Equal(t, 2, loads)
+	}
+	require.Equal(t, "builtin", launched(t, r.NewQueue(nil), op))
+	builtins.Lock()
+	broken := errors.New("broken")
+	builtins.load[name] = func(*Registry) error { return broken }
+	builtins.Unlock()
+	_, err := New(Options{}).LoadBuiltinKernels()
+	require.ErrorIs(t, err, broken)
+	require.ErrorContains(t, err, name)
+}
