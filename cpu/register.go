@@ -42,10 +42,10 @@ func add[R any](g *registrar, t *tier, o *ops.Op[R], f kernel[R], traits registr
 }
 
 // tested registers f with a self-test against the reference's kernel, if the tier is assembly.
-func tested[R any](g *registrar, t *tier, o *ops.Op[R], f, ref kernel[R], traits registry.Traits, builds ...func(s *sample) *R) {
+func tested[R any](g *registrar, t *tier, o *ops.Op[R], f, ref kernel[R], traits registry.Traits) {
 	var test func(q *registry.Queue) error
 	if t.assembly {
-		test = selfTest(o, ref, builds...)
+		test = selfTest(o, ref, traits.BitExact, specOf(t, o, traits).Thresholds)
 	}
 	add(g, t, o, f, traits, test)
 }
@@ -54,33 +54,33 @@ func tested[R any](g *registrar, t *tier, o *ops.Op[R], f, ref kernel[R], traits
 func (g *registrar) fast(t *tier) {
 	rows := registry.Traits{BatchInvariant: true}
 	exact := registry.Traits{BatchInvariant: true, BitExact: true}
-	tested(g, t, ops.MatmulBTQuant, matmulBTQuant, refMatmulBTQuant, rows, sampleQ4, sampleQ8)
+	tested(g, t, ops.MatmulBTQuant, matmulBTQuant, refMatmulBTQuant, rows)
 	if t.quantOnly {
 		return
 	}
-	tested(g, t, ops.Matmul, matmul, refMatmul, rows, sampleMatmul)
-	tested(g, t, ops.MatmulBT, matmulBT, refMatmulBT, rows, sampleMatmulBT)
-	tested(g, t, ops.RMSNorm, rmsNorm, refRMSNorm, rows, sampleRMSNorm)
-	tested(g, t, ops.SiluAndMul, siluAndMul, refSiluAndMul, rows, sampleSilu)
-	tested(g, t, ops.Relu, relu, refRelu, exact, sampleRelu)
-	tested(g, t, ops.Add, addRows, refAdd, exact, sampleAdd)
-	tested(g, t, ops.MulScalar, mulScalar, refMulScalar, exact, sampleMulScalar)
+	tested(g, t, ops.Matmul, matmul, refMatmul, rows)
+	tested(g, t, ops.MatmulBT, matmulBT, refMatmulBT, rows)
+	tested(g, t, ops.RMSNorm, rmsNorm, refRMSNorm, rows)
+	tested(g, t, ops.SiluAndMul, siluAndMul, refSiluAndMul, rows)
+	tested(g, t, ops.Relu, relu, refRelu, exact)
+	tested(g, t, ops.Add, addRows, refAdd, exact)
+	tested(g, t, ops.MulScalar, mulScalar, refMulScalar, exact)
 	add(g, t, ops.QKVSplit, qkvSplit, exact, nil)
-	tested(g, t, ops.Softmax, softmax, refSoftmax, rows, sampleSoftmax)
+	tested(g, t, ops.Softmax, softmax, refSoftmax, rows)
 	add(g, t, ops.Embedding, embedding, exact, nil)
 	add(g, t, ops.RopeNeox, ropeNeox, exact, nil)
 	add(g, t, ops.RopeCosSinCache, ropeCosSinCache, exact, nil)
-	tested(g, t, ops.RopeFromCache, ropeFromCache, ropeFromCache, exact, sampleRope)
-	tested(g, t, ops.Attention, attention, refAttention, rows, sampleAttention)
-	tested(g, t, ops.PagedAttention, pagedAttention, refPagedAttention, rows, samplePaged)
+	tested(g, t, ops.RopeFromCache, ropeFromCache, ropeFromCache, exact)
+	tested(g, t, ops.Attention, attention, refAttention, rows)
+	tested(g, t, ops.PagedAttention, pagedAttention, refPagedAttention, rows)
 	add(g, t, ops.ReshapeAndCache, reshapeAndCache, exact, nil)
-	tested(g, t, ops.ApplyTemperature, applyTemperature, refApplyTemperature, exact, sampleTemperature)
-	tested(g, t, ops.GreedyArgmax, greedyArgmax, refGreedyArgmax, exact, sampleArgmax)
+	tested(g, t, ops.ApplyTemperature, applyTemperature, refApplyTemperature, exact)
+	tested(g, t, ops.GreedyArgmax, greedyArgmax, refGreedyArgmax, exact)
 	add(g, t, ops.ApplyTopKTopP, applyTopKTopP, rows, nil)
-	tested(g, t, ops.ComputeProbs, computeProbs, refComputeProbs, rows, sampleProbs)
-	tested(g, t, ops.ComputeLogprobs, computeLogprobs, refComputeLogprobs, rows, sampleLogprobs)
+	tested(g, t, ops.ComputeProbs, computeProbs, refComputeProbs, rows)
+	tested(g, t, ops.ComputeLogprobs, computeLogprobs, refComputeLogprobs, rows)
 	add(g, t, ops.RandomSample, randomSample, registry.Traits{BitExact: true}, nil)
-	tested(g, t, ops.ApplyMinP, applyMinP, refApplyMinP, rows, sampleMinP)
+	tested(g, t, ops.ApplyMinP, applyMinP, refApplyMinP, rows)
 }
 
 // reference registers the oracle.

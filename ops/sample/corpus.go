@@ -60,14 +60,21 @@ func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map
 	b := &builder{d: d, rc: recipeOf(d.Name)}
 	for _, t := range types {
 		for _, trait := range slices.Sorted(maps.Keys(thresholds)) {
-			symbol := b.symbol(trait)
+			symbol, flat := b.symbol(trait)
 			if symbol == "" {
 				continue
 			}
-			step := b.step(symbol, t)
+			step, done := b.step(symbol, t), map[int64]bool{}
 			for _, at := range thresholds[trait] {
 				for n := at - 1; n <= at+1; n++ {
-					c := Case{Op: d.Op, Name: fmt.Sprintf("threshold/%s=%d", symbol, n), Shape: Shape{symbol: n}, Types: t}
+					if done[n] {
+						continue
+					}
+					done[n] = true
+					c := Case{Op: d.Op, Name: fmt.Sprintf("threshold/%s=%d", trait, n), Shape: Shape{symbol: n}, Types: t}
+					if flat {
+						c.Shape["T"] = 1
+					}
 					if n%step != 0 || n < b.least(symbol) || b.rc.fit != nil && !b.rc.fit(&c) {
 						continue
 					}
@@ -79,23 +86,24 @@ func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map
 	return list
 }
 
-// symbol returns the shape symbol that a trait counts, "" if it is none that a case can give.
-func (b *builder) symbol(trait string) string {
+// symbol returns the shape symbol that a trait counts, "" if it is none that a case can give; flat says that it counts
+// the elements of an operand of any shape.
+func (b *builder) symbol(trait string) (symbol string, flat bool) {
 	names := []string{trait}
 	for _, t := range b.d.Traits {
 		if t.Name == trait || slices.Contains(t.Aliases, trait) {
 			names = append(names, t.Name)
 		}
 	}
-	if slices.Contains(names, "elements") { // of an operand of any shape
+	if flat = slices.Contains(names, "elements"); flat {
 		names = append(names, "H")
 	}
 	for _, s := range FreeSymbols(b.d) {
 		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, s) }) {
-			return s
+			return s, flat
 		}
 	}
-	return ""
+	return "", false
 }
 
 // builder collects the cases of one op.

@@ -332,8 +332,11 @@ func memory(n int) []byte {
 	b := make([]byte, n+63)
 	skip := int(-uintptr(unsafe.Pointer(&b[0])) % 64)
 	b = b[skip : skip+n : skip+n]
-	for i := range b {
+	for i := range min(n, 64) {
 		b[i] = poison
+	}
+	for i := 64; i < n; i *= 2 {
+		copy(b[i:], b[:i])
 	}
 	return b
 }

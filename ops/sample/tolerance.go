@@ -98,37 +98,36 @@ func (tol Tolerance) bound(want *Args, o *registry.Operand, x *tensor.Tensor, va
 	if tol.Exact || !x.DType.IsFloat() {
 		return func(int) float64 { return 0 }, nil
 	}
-	size, err := magnitudes(want, o, x, values)
+	size, lost, err := magnitudes(want, o, x, values, tol.Quantized)
 	if err != nil {
 		return nil, err
 	}
 	eps := tol.Sum * math.Sqrt(float64(tol.K)) * 0x1p-24
 	floor := float64(tol.K) * 0x1p-149 // terms may vanish below the subnormals
-	lost := func(int) float64 { return 0 }
-	if tol.Quantized {
-		if lost, err = quantizationLoss(want); err != nil {
-			return nil, err
-		}
-	}
 	return func(i int) float64 {
 		return tol.Ulps*ulp(x.DType, values[i]) + eps*size(i) + floor + lost(i)
 	}, nil
 }
 
-// magnitudes returns, for each element of an output, the size of what was added up for it.
-func magnitudes(want *Args, o *registry.Operand, x *tensor.Tensor, values []float64) (func(i int) float64, error) {
+// magnitudes returns, for each element of an output, the size of what was added up for it, and what the rounding of
+// activations may have cost.
+func magnitudes(want *Args, o *registry.Operand, x *tensor.Tensor, values []float64, quantized bool) (size, lost func(i int) float64, err error) {
 	cols := int(max(x.Last(), 1))
+	lost = func(int) float64 { return 0 }
 	switch want.desc.Name {
 	case "matmul", "matmul_bt", "matmul_bt_quant":
 		a, b, err := factors(want)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		na, nb := norms(a, want.shape["M"]), norms(b, want.shape["N"])
-		return func(i int) float64 { return na[i/cols] * nb[i%cols] }, nil
+		if quantized {
+			lost = quantizationLoss(want, a, b)
+		}
+		return func(i int) float64 { return na[i/cols] * nb[i%cols] }, lost, nil
 	case "attention", "paged_attention":
 		size, err := attentionSize(want)
-		return func(int) float64 { return size }, err
+		return func(int) float64 { return size }, lost, err
 	}
 	logit := 0.0
 	if in := want.original("logits"); in != nil && o.Name != "logits" {
@@ -142,7 +141,7 @@ func magnitudes(want *Args, o *registry.Operand, x *tensor.Tensor, values []floa
 			rows[i/cols] = v
 		}
 	}
-	return func(i int) float64 { return rows[i/cols] * (1 + logit) }, nil
+	return func(i int) float64 { return rows[i/cols] * (1 + logit) }, lost, nil
 }
 
 // original returns the values that an operand was made with, nil if it is absent.
@@ -233,14 +232,10 @@ func attentionSize(want *Args) (float64, error) {
 }
 
 // quantizationLoss bounds what rounding activations to 8 bits a block costs, in kernel and reference together.
-func quantizationLoss(want *Args) (func(i int) float64, error) {
-	a, b, err := factors(want)
-	if err != nil {
-		return nil, err
-	}
+func quantizationLoss(want *Args, a, b []float64) func(i int) float64 {
 	k, n := int(want.shape["K"]), int(want.shape["N"])
 	if k == 0 {
-		return func(int) float64 { return 0 }, nil
+		return func(int) float64 { return 0 }
 	}
 	e, _ := want.Tensor("b").DType.Block()
 	const scaleStep = 0x1p-24 // of a binary16 scale below its normal numbers
@@ -264,7 +259,7 @@ func quantizationLoss(want *Args) (func(i int) float64, error) {
 			scales += sums[from+j] * (t*0x1p-10 + 127*scaleStep)
 		}
 		return 8*math.Sqrt(variance)/127 + scales
-	}, nil
+	}
 }
 
 // outputs lists the operands that a kernel writes.
