@@ -25,7 +25,7 @@ type ABCase struct {
 	Case     string      `json:"case"`
 	A        Record      `json:"a"`
 	B        Record      `json:"b"`
-	Rounds   int         `json:"rounds"` // in which both took a sample
+	Rounds   int         `json:"rounds"` // that Ratio is the median of: those that nothing disturbed, if they are enough
 	Ratio    float64     `json:"ratio"`
 	Low      float64     `json:"low"` // 95 % bootstrap interval of Ratio, over rounds
 	High     float64     `json:"high"`
@@ -143,15 +143,23 @@ func (g *rig) pair(j job, steps []registry.Step) (ab ABCase, err error) {
 	}
 	x, y := c.arms[0], c.arms[1]
 	ab.Op, ab.Case, ab.A, ab.B = j.desc.Name, j.text, x.rec, y.rec
-	var ratios []float64
+	var clean, all []float64
 	other := map[int]int{}
 	for i, round := range y.rounds {
 		other[round] = i
 	}
 	for i, round := range x.rounds {
-		if k, ok := other[round]; ok && y.times[k] > 0 {
-			ratios = append(ratios, x.times[i]/y.times[k])
+		if k, ok := other[round]; ok {
+			s, t := x.times[i], y.times[k]
+			all = append(all, s.best()/t.best())
+			if !s.disturbed && !t.disturbed {
+				clean = append(clean, s.ns/t.ns)
+			}
 		}
+	}
+	ratios := all
+	if len(clean) >= leastRounds {
+		ratios = clean
 	}
 	ab.Rounds, ab.Verdict = len(ratios), "no difference"
 	if ab.Rounds == 0 {

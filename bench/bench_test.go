@@ -113,7 +113,7 @@ func TestW36Timing(t *testing.T) {
 			for _, rec := range rep.Records {
 				require.Empty(t, rec.Error)
 				require.Equal(t, c.copies, rec.Copies)
-				require.Len(t, append(slices.Clone(rec.Samples), make([]float64, rec.Disturbed)...), max(len(rec.Samples)+rec.Disturbed, 6))
+				require.Contains(t, []int{6, 6 - rec.Disturbed}, len(rec.Samples))
 				require.Positive(t, rec.Inner)
 				require.GreaterOrEqual(t, rec.Executed, uint64(6*rec.Inner), "the kernel's own counter")
 				require.Equal(t, int64(256*4), rec.Read)
@@ -437,7 +437,7 @@ func TestAB(t *testing.T) {
 	require.Equal(t, "b is faster", c.Verdict)
 	require.Greater(t, c.Low, 1.0)
 	require.True(t, c.Low <= c.Ratio && c.Ratio <= c.High)
-	require.Equal(t, 12, c.Rounds)
+	require.True(t, leastRounds <= c.Rounds && c.Rounds <= 12, "%d", c.Rounds)
 	require.GreaterOrEqual(t, c.A.Executed, uint64(12*c.A.Inner))
 	require.GreaterOrEqual(t, c.B.Executed, uint64(12*c.B.Inner))
 	require.True(t, c.Compared.OK && c.Compared.Same)
@@ -625,5 +625,30 @@ func TestTurnsTakeEverySet(t *testing.T) {
 			seen[o.set(i)] = true
 		}
 		require.Len(t, seen, n)
+	}
+}
+
+func TestDisturbedSamples(t *testing.T) {
+	clean, dirty, dark := timing{100, false, 90}, timing{500, true, 110}, timing{500, true, 0}
+	repeat := func(x timing, n int) (v []timing) {
+		for range n {
+			v = append(v, x)
+		}
+		return v
+	}
+	for _, c := range []struct {
+		times []timing
+		want  []float64
+		whole bool
+	}{
+		{repeat(clean, 2), []float64{100, 100}, true},
+		{append(repeat(dirty, 9), repeat(clean, 5)...), []float64{100, 100, 100, 100, 100}, true},
+		{append(repeat(dirty, 2), repeat(clean, 1)...), []float64{110, 110, 100}, false},
+		{repeat(dark, 2), []float64{500, 500}, false},
+		{[]timing{{500, true, 900}}, []float64{500}, false}, // other threads' time
+	} {
+		v, whole := pick(c.times)
+		require.Equal(t, c.want, v)
+		require.Equal(t, c.whole, whole)
 	}
 }

@@ -31,16 +31,66 @@ type arm struct {
 	bound *registry.Bound
 
 	inner    int
-	times    []float64 // nanoseconds of a launch, by round that it took part in
-	rounds   []int     // which rounds those were
-	dirty    []bool    // the system took the processor away meanwhile
-	launches uint64    // since executed was read
-	base     uint64    // executed then
+	times    []timing // of a launch, by round that it took part in
+	rounds   []int    // which rounds those were
+	clean    int      // times that are not disturbed
+	launches uint64   // since executed was read
+	base     uint64   // executed then
 	spent    time.Duration
-	slow     bool // one launch takes longer than all its samples should: the warm-up is the sample
+	first    float64 // nanoseconds of the sample that came before the rounds
+	slow     bool    // one launch takes longer than all its samples should: the warm-up is the sample
 	dead     bool
 	skip     string // why it is not measured though nothing is wrong with it
 	cause    error  // of dead
+}
+
+// timing is how long something took.
+type timing struct {
+	ns        float64
+	disturbed bool    // the system took a processor away meanwhile
+	processor float64 // nanoseconds without that; 0 where it is not known
+}
+
+// best is the processor time of what was disturbed, where it is known.
+func (t timing) best() float64 {
+	if t.disturbed && t.processor > 0 {
+		return min(t.processor, t.ns)
+	}
+	return t.ns
+}
+
+// clock measures from now on. Processor time is that of a single thread: with more of them it says nothing about how
+// long something took.
+func (g *rig) clock() func() timing {
+	switches, processor := usage()
+	start := time.Now()
+	return func() timing {
+		t := timing{ns: max(float64(time.Since(start).Nanoseconds()), 1)}
+		now, used := usage()
+		t.disturbed = now != switches
+		if g.threads() == 1 {
+			t.processor = float64(used - processor)
+		}
+		return t
+	}
+}
+
+// pick returns the values of the times that count: the undisturbed ones if there are enough of them, else all, the
+// disturbed ones by their processor time where that is known. whole says that there were enough.
+func pick(times []timing) (v []float64, whole bool) {
+	for _, t := range times {
+		if !t.disturbed {
+			v = append(v, t.ns)
+		}
+	}
+	if len(v) >= leastRounds || len(v) == len(times) {
+		return v, true
+	}
+	v = nil
+	for _, t := range times {
+		v = append(v, t.best())
+	}
+	return v, false
 }
 
 // rig is what one run measures on: a device, a queue and a probe.
@@ -49,9 +99,9 @@ type rig struct {
 	ctx   context.Context
 	dq    device.Queue
 	q     *registry.Queue
-	probe device.Probe // nil: the device has none
-	rates map[string][]float64
-	waste []byte // what is written to empty the caches of a device without a probe
+	probe device.Probe        // nil: the device has none
+	turns map[string][]timing // of the loops that show the limits, of one unit of work
+	waste []byte              // what is written to empty the caches of a device without a probe
 }
 
 // caseRun measures the arms on one case; what happens to an arm stays in its record.
@@ -65,12 +115,12 @@ type caseRun struct {
 	unit  string // arithmetic that is shown beside; "" if the device has no loop for any
 	at    int    // turn of the sets that is next, below their number
 	flush bool   // sets do not push each other out of the caches
-	rates map[string][]float64
+	turns map[string][]timing
 }
 
 // newRig opens a queue and a probe.
 func newRig(ctx context.Context, o Options) (*rig, error) {
-	g := &rig{Options: o, ctx: ctx, rates: map[string][]float64{}}
+	g := &rig{Options: o, ctx: ctx, turns: map[string][]timing{}}
 	var err error
 	if g.dq, err = o.Device.NewQueue(); err != nil {
 		return nil, err
@@ -105,7 +155,7 @@ func (g *rig) flushBytes() int64 {
 
 // newCase makes the operands of a case and its arms.
 func (g *rig) newCase(j job, steps []registry.Step) (*caseRun, error) {
-	c := &caseRun{rig: g, job: j, rates: map[string][]float64{}}
+	c := &caseRun{rig: g, job: j, turns: map[string][]timing{}}
 	var err error
 	if c.args, err = sample.Of(j.desc, j.c); err != nil {
 		return nil, err
@@ -175,26 +225,26 @@ func (a *arm) fail(err error) {
 	a.rec.Error = err.Error()
 }
 
-// sample launches an arm n times, each time on the set of operands whose turn it is, and returns the nanoseconds of one launch.
+// sample launches an arm n times, each time on the set of operands whose turn it is, and returns the time of one launch.
 // Operands that were changed get their first state again, outside of the time.
-func (c *caseRun) sample(a *arm, n int) (ns float64, dirty bool, err error) {
+func (c *caseRun) sample(a *arm, n int) (t timing, err error) {
 	defer recovered(a.step.Kernel, &err)
-	first, before := c.at, switches()
-	start := time.Now()
+	first := c.at
+	stop := c.clock()
 	for i := range n {
 		if err = a.bound.Launch(c.ops.point(first + i)); err != nil {
-			return 0, false, err
+			return t, err
 		}
 	}
 	if err = c.dq.Sync(c.ctx); err != nil {
-		return 0, false, err
+		return t, err
 	}
-	d := time.Since(start)
-	dirty = switches() != before
+	t = stop()
+	a.spent += time.Duration(t.best())
+	t.ns, t.processor = t.ns/float64(n), t.processor/float64(n)
 	c.at = (first + n) % c.ops.copies
 	a.launches += uint64(n)
-	a.spent += d
-	return float64(d.Nanoseconds()) / float64(n), dirty, c.ops.renew(first, n)
+	return t, c.ops.renew(first, n)
 }
 
 // recovered turns a kernel's panic into an error.
@@ -228,7 +278,7 @@ func (c *caseRun) prepare(a *arm) {
 	}
 	c.cool()
 	a.base, a.launches = c.executed(a), 0
-	ns, dirty, err := c.sample(a, 1)
+	t, err := c.sample(a, 1)
 	if err == nil {
 		err = c.check(a)
 	}
@@ -237,23 +287,23 @@ func (c *caseRun) prepare(a *arm) {
 		return
 	}
 	a.inner = 1
-	if c.Count == 0 && ns > 4*float64(c.time().Nanoseconds()) {
-		a.slow = true
-		a.times, a.dirty, a.rounds = []float64{ns}, []bool{dirty}, []int{0}
+	if c.Count == 0 && t.best() > 4*float64(c.time().Nanoseconds()) {
+		a.slow, a.times, a.rounds, a.first = true, []timing{t}, []int{0}, t.best()
 		return
 	}
 	// The first launch may have tested the kernel and made room for its scratch memory.
 	a.base, a.launches = c.executed(a), 0
 	for range 8 {
 		c.cool()
-		if ns, _, err = c.sample(a, a.inner); err != nil {
+		if t, err = c.sample(a, a.inner); err != nil {
 			a.fail(err)
 			return
 		}
-		if took := ns * float64(a.inner); took >= float64(sampleTime) || a.inner == most {
+		a.first = t.best() * float64(a.inner)
+		if a.first >= float64(sampleTime) || a.inner == most {
 			break
 		}
-		a.inner = int(min(math.Ceil(1.2*float64(sampleTime)/max(ns, 1)), 100*float64(a.inner), float64(most)))
+		a.inner = int(min(math.Ceil(1.2*float64(sampleTime)/max(t.best(), 1)), 100*float64(a.inner), float64(most)))
 	}
 	a.spent = 0
 }
@@ -298,38 +348,45 @@ func (c *caseRun) measure() error {
 	}
 	live := slices.DeleteFunc(slices.Clone(c.arms), func(a *arm) bool { return a.dead || a.slow })
 	read, multiply := c.loops()
-	budget := c.time()
-	start := time.Now()
-	for round := 0; ; round++ {
-		switch {
-		case c.Count > 0 && round >= c.Count,
-			c.Count == 0 && (round >= mostRounds || round >= leastRounds && time.Since(start) > budget*time.Duration(max(len(live), 1))):
-			return nil
+	if len(live) == 0 { // what is slow is set against limits all the same
+		for range leastRounds {
+			read()
+			multiply()
 		}
-		c.cool()
-		read()
-		multiply()
-		some := false
+	}
+	for round := 0; c.Count == 0 && round < mostRounds || round < c.Count; round++ {
+		turn := false
 		for i := range live {
 			a := live[(i+round)%len(live)]
-			if a.dead || c.Count == 0 && (a.spent > 4*budget || len(a.times) >= leastRounds && a.spent > budget) {
+			if c.Count == 0 && a.enough(c.time()) || a.dead {
 				continue
 			}
-			ns, dirty, err := c.sample(a, a.inner)
+			if !turn {
+				turn = true
+				c.cool()
+				read()
+				multiply()
+			}
+			t, err := c.sample(a, a.inner)
 			if err != nil {
 				a.fail(err)
 				continue
 			}
-			some = true
-			a.times, a.dirty, a.rounds = append(a.times, ns), append(a.dirty, dirty), append(a.rounds, round)
+			a.times, a.rounds = append(a.times, t), append(a.rounds, round)
+			if !t.disturbed {
+				a.clean++
+			}
 		}
-		if err := c.ctx.Err(); err != nil {
+		if err := c.ctx.Err(); err != nil || !turn {
 			return err
 		}
-		if !some && round+1 >= leastRounds {
-			return nil
-		}
 	}
+	return nil
+}
+
+// enough reports whether an arm has used up its time. Where the system disturbs samples it gets more of it.
+func (a *arm) enough(budget time.Duration) bool {
+	return a.spent > budget && a.clean >= leastRounds || a.spent > 4*budget
 }
 
 // loops returns the turns of the loops that show the limits, about as long as a sample of the arms.
@@ -339,10 +396,8 @@ func (c *caseRun) loops() (read, multiply func()) {
 	}
 	var long []float64
 	for _, a := range c.arms {
-		if len(a.times) > 0 {
-			long = append(long, a.times[0])
-		} else if !a.dead {
-			long = append(long, float64(a.spent.Nanoseconds()))
+		if !a.dead {
+			long = append(long, a.first)
 		}
 	}
 	want := float64(sampleTime)
@@ -352,17 +407,15 @@ func (c *caseRun) loops() (read, multiply func()) {
 	turn := func(name string, most float64, work func(n float64) float64) func() {
 		n := most / 64
 		for range 4 { // until the rate is that of a loop of the length wanted
-			start := time.Now()
+			stop := c.clock()
 			done := work(n)
-			n = min(max(done/max(float64(time.Since(start).Nanoseconds()), 1)*want, 1), most)
+			n = min(max(done/stop().best()*want, 1), most)
 		}
 		return func() {
-			before, start := switches(), time.Now()
+			stop := c.clock()
 			done := work(n)
-			rate := done / max(time.Since(start).Seconds(), 1e-9)
-			if switches() == before {
-				c.rates[name] = append(c.rates[name], rate)
-			}
+			t := stop()
+			c.turns[name] = append(c.turns[name], timing{t.ns / done, t.disturbed, t.processor / done})
 		}
 	}
 	read = turn(limitRead, float64(c.probe.Size()), func(n float64) float64 { return float64(c.probe.Read(int64(n))) })
@@ -375,8 +428,8 @@ func (c *caseRun) loops() (read, multiply func()) {
 
 // finish turns the samples into figures.
 func (c *caseRun) finish() {
-	for name, v := range c.rates {
-		c.rig.rates[name] = append(c.rig.rates[name], v...)
+	for name, v := range c.turns {
+		c.rig.turns[name] = append(c.rig.turns[name], v...)
 	}
 	for _, a := range c.arms {
 		if a.dead {
@@ -393,19 +446,14 @@ func (c *caseRun) finish() {
 func (c *caseRun) figures(a *arm) {
 	r := &a.rec
 	r.Inner = a.inner
-	var clean []float64
-	for i, t := range a.times {
-		if a.dirty[i] {
-			r.Disturbed++
-		} else {
-			clean = append(clean, t)
-		}
-	}
-	r.Samples = a.times
+	whole := false
+	r.Samples, whole = pick(a.times)
+	r.Disturbed = len(a.times) - a.clean
 	switch {
-	case len(clean) >= leastRounds && 2*len(clean) >= len(a.times):
-		r.Samples = clean
-	case r.Disturbed > 0:
+	case whole:
+	case a.times[0].processor > 0:
+		r.note("%d of %d samples were disturbed by the system: their processor time counts", r.Disturbed, len(a.times))
+	default:
 		r.note("%d of %d samples were disturbed by the system and are counted all the same", r.Disturbed, len(a.times))
 	}
 	if a.slow {
@@ -424,14 +472,16 @@ func (c *caseRun) figures(a *arm) {
 	if fell := c.slowed(); fell > 0.1 {
 		r.note("the processor slowed down by %.0f %% meanwhile", 100*fell)
 	}
-	read, peak := 0.0, 0.0
-	if v := c.rates[limitRead]; len(v) > 0 {
-		read = median(v)
+	r.Roofline = NewRoofline(r, middle(c.turns[limitRead]), c.unit, middle(c.turns[c.unit]))
+}
+
+// middle is the median rate of the turns of a loop, in units of work a second; 0 of none.
+func middle(turns []timing) float64 {
+	if len(turns) == 0 {
+		return 0
 	}
-	if v := c.rates[c.unit]; len(v) > 0 {
-		peak = median(v)
-	}
-	r.Roofline = NewRoofline(r, read, c.unit, peak)
+	v, _ := pick(turns)
+	return 1e9 / median(v)
 }
 
 func (r *Record) note(format string, args ...any) {
@@ -447,9 +497,9 @@ func (c *caseRun) cacheBytes() int64 {
 
 // slowed returns by how much the rate of multiplications fell from the first third of the rounds to the last.
 func (c *caseRun) slowed() float64 {
-	v := c.rates[c.unit]
-	if n := len(v) / 3; n >= 3 {
-		return 1 - median(v[len(v)-n:])/median(v[:n])
+	v, _ := pick(c.turns[c.unit])
+	if n := len(v) / 3; n >= leastRounds {
+		return 1 - median(v[:n])/median(v[len(v)-n:])
 	}
 	return 0
 }
@@ -459,8 +509,9 @@ const limitRead = "read"
 // limits sums up the rates of the whole run.
 func (g *rig) limits() (list []Limit) {
 	for _, name := range []string{limitRead, ops.UnitF32, ops.UnitInt8} {
-		if v := g.rates[name]; len(v) > 0 {
-			list = append(list, Limit{Name: name, Rate: median(v), Best: slices.Max(v)})
+		if turns := g.turns[name]; len(turns) > 0 {
+			v, _ := pick(turns)
+			list = append(list, Limit{Name: name, Rate: middle(turns), Best: 1e9 / slices.Min(v)})
 		}
 	}
 	return list

@@ -70,7 +70,7 @@ type Record struct {
 	Threads  int               `json:"threads"`
 	Cache    string            `json:"cache"`
 
-	Samples   []float64 `json:"samples_ns"` // in the order they were taken; disturbed ones left out where enough remain
+	Samples   []float64 `json:"samples_ns"` // in the order they were taken; disturbed ones left out where five others remain
 	Inner     int       `json:"inner"`      // launches in a sample, whose mean it is
 	Copies    int       `json:"copies"`     // sets of operands in turn
 	Disturbed int       `json:"disturbed"`  // samples in which the system took the processor away

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"time"
 
 	"github.com/opmux/opmux/ops"
@@ -71,12 +72,15 @@ func (c *caseRun) verify() {
 		if c.Kernel != "" {
 			continue
 		}
-		got.Reset()
-		start := time.Now()
-		if e := c.launch(got, a.step.Kernel); e == nil && cost.FLOPs > 0 {
-			if t := time.Duration(float64(time.Since(start)) * c.cost.FLOPs / cost.FLOPs); t > patience*c.time() {
-				a.dead, a.skip = true, fmt.Sprintf("kernel %s would take about %v; ask for it by name", a.step.Kernel, t.Round(time.Second/10))
+		least := time.Duration(math.MaxInt64)
+		for range 3 {
+			start := time.Now()
+			if c.launch(got, a.step.Kernel) == nil {
+				least = min(least, time.Since(start))
 			}
+		}
+		if t := float64(least) * c.cost.FLOPs / max(cost.FLOPs, 1); cost.FLOPs > 0 && t > patience*float64(c.time()) {
+			a.dead, a.skip = true, fmt.Sprintf("kernel %s would take about %.1f s for a launch; ask for it by name", a.step.Kernel, t/1e9)
 		}
 	}
 }
