@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -164,20 +165,27 @@ func (q *query) key() selectionKey {
 	return k
 }
 
+// traitKey writes the traits: the class of a dynamic one, else the values.
 func (q *query) traitKey(b []byte) []byte {
 	reg := q.regions()
 	for i, v := range q.vals {
-		def := &q.schema.Traits[i]
-		if def.Dynamic && v.typ == TraitInt && !reg.exact {
-			b = fmt.Appendf(b, "r%d,", reg.of(i, v.n))
+		if q.schema.Traits[i].Dynamic && v.typ == TraitInt && !reg.exact {
+			b = append(strconv.AppendInt(append(b, 'r'), reg.of(i, v.n), 10), ',')
 			continue
 		}
-		b = fmt.Appendf(b, "%d:%q,", v.typ, v.String())
+		b = v.appendKey(b)
 		for _, e := range q.each[i] {
-			b = fmt.Appendf(b, "+%d:%q,", e.typ, e.String())
+			b = e.appendKey(append(b, '+'))
 		}
+		b = append(b, ',')
 	}
 	return b
+}
+
+// appendKey writes a text that differs between different values.
+func (v TraitValue) appendKey(b []byte) []byte {
+	b = strconv.AppendInt(append(b, '0'+byte(v.typ)), v.n, 10)
+	return strconv.AppendQuote(b, v.s)
 }
 
 // regions divides the values of an op's int traits into classes with equal answers, from the constraints of the op's

@@ -1,8 +1,6 @@
 package registry
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -155,49 +153,4 @@ func TestSelectForPlatform(t *testing.T) {
 	_, err = r.Select(req)
 	require.ErrorIs(t, err, ErrNoKernel, "here nothing is available")
 	require.ErrorContains(t, err, "needs a build tag")
-}
-
-func BenchmarkSelect(b *testing.B) {
-	r, _ := mm(b, Options{})
-	for i := range 200 {
-		register(b, r, kernel(b, fmt.Sprintf("k%03d", i), func(s *KernelSpec) {
-			s.Priority = BandPerformant.Plus(uint8(i % 4))
-			s.Constraints = map[string]Constraint{"k": MultipleOf(int64(8 << (i % 3))), "m": AtLeast(int64(i))}
-			s.Requires = device.Requirement{Vendors: []string{"cpu"}}
-		}))
-	}
-	req := Request{Operator: "mm", Signature: sig(b, "a=f32, b=f32"), Traits: map[string]TraitValue{"m": IntTrait(100), "k": IntTrait(64)}}
-	h, err := r.Prepare(req, "m")
-	require.NoError(b, err)
-	b.Run("handle", func(b *testing.B) {
-		b.ReportAllocs()
-		for i := range b.N {
-			if _, err := h.Select(int64(i & 127)); err != nil && i&127 != 0 {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("request", func(b *testing.B) {
-		b.ReportAllocs()
-		for range b.N {
-			if _, err := r.Select(req); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("cold", func(b *testing.B) {
-		for range b.N {
-			r.ClearCache()
-			if _, err := r.Select(req); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("explain", func(b *testing.B) {
-		for range b.N {
-			if d := r.Decide(req); d.Winner == "" || strings.Contains(d.Error, "x") {
-				b.Fatal(d)
-			}
-		}
-	})
 }
