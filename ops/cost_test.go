@@ -106,7 +106,8 @@ func TestW37CostOfEveryOp(t *testing.T) {
 	for _, c := range cases() {
 		id := c.core.desc.Op
 		args := c.fresh()
-		if a := (*PagedAttentionArgs)(args); id == OpPagedAttention {
+		if id == OpPagedAttention {
+			a := (*PagedAttentionArgs)(args)
 			a.SeqLens, a.QueryStartLoc, a.BlockTable = ints32(3), ints32(0, 2), ten(i32, 1, 3)
 		}
 		cost, ok := CostOf(id, args)
