@@ -8,11 +8,7 @@ import (
 	"github.com/opmux/opmux/tensor"
 )
 
-func init() {
-	if err := Register(registry.Default()); err != nil {
-		panic(err) // two registrations of one kernel: a programming error
-	}
-}
+func init() { registry.Builtin("cpu", Register) }
 
 // Register adds the kernels of every tier that was compiled in to r. The default registry has them once this package is
 // imported. A tier that the CPU lacks stays out of the chains, and Explain says which feature is missing.
