@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/opmux/opmux/tensor"
@@ -16,7 +17,10 @@ type Kernel struct {
 // RegisterOption modifies RegisterKernel.
 type RegisterOption func(*registerOptions)
 
-type registerOptions struct{ replace string }
+type registerOptions struct {
+	replace string
+	record  reflect.Type
+}
 
 // Replace makes the new kernel take the place of the one called old, which is withdrawn in the same change. ErrUnknownName
 // if there is none.
@@ -33,7 +37,7 @@ func (r *Registry) RegisterKernel(s KernelSpec, fn Launcher, options ...Register
 	}
 	k := &Kernel{r: r}
 	err := r.mutate(func(st *state) error {
-		regs, err := st.prepareKernel(r, s, fn)
+		regs, err := st.prepareKernel(r, s, fn, o.record)
 		if err != nil {
 			return err
 		}
@@ -43,6 +47,11 @@ func (r *Registry) RegisterKernel(s KernelSpec, fn Launcher, options ...Register
 		return nil, err
 	}
 	return k, nil
+}
+
+// RegisterTypedKernelIn is RegisterKernel for a launcher that takes the op's record type. ErrSignature if R is another type.
+func RegisterTypedKernelIn[R any](r *Registry, s KernelSpec, fn func(*Queue, *R) Status, options ...RegisterOption) (*Kernel, error) {
+	return r.RegisterKernel(s, Erase(fn), append(options[:len(options):len(options)], func(o *registerOptions) { o.record = reflect.TypeFor[R]() })...)
 }
 
 // commit inserts prepared registrations of one kernel, all or none.
@@ -84,7 +93,7 @@ func (s *state) named(kernel string) (out []*Registration) {
 }
 
 // prepareKernel checks a description and makes its registrations, one for each kind.
-func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher) ([]*Registration, error) {
+func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher, record reflect.Type) ([]*Registration, error) {
 	if k.Name == "" {
 		k.Name = k.Solution + "_" + k.Family + "_" + k.Mode
 	}
@@ -122,7 +131,7 @@ func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher) ([]*Regist
 			return nil, bad("kinds", "%v stands there twice", kind)
 		}
 		g := newRegistration(r, op, kind, OpProvider{Name: k.Solution, Kernel: k.Name, Priority: k.Priority.Int32(), Tier: k.Tier,
-			Traits: k.Promises, Fn: fn, Doc: k.Doc, Spec: &spec})
+			Traits: k.Promises, Fn: fn, Record: record, Doc: k.Doc, Spec: &spec})
 		if k.Source != "" {
 			g.source = k.Source
 		}

@@ -2,6 +2,17 @@
 // device it keeps one chain of providers, best first, compiled into an immutable snapshot behind one atomic pointer;
 // launching walks the chain by index: a kernel that declines leaves the call to the next one. Everything is counted, and
 // Explain says why each provider is where it is. The package knows no backend and no op by name.
+//
+// A kernel may say more of itself (Spec, or KernelSpec for RegisterKernel): what it requires of a device, the formats and
+// the values of traits that it takes, how far its bits are promised. The dispatcher then passes it over for every other
+// call, and Select answers a Request from the same snapshot: which kernel serves calls of these formats and traits, on a
+// device of this process or on a machine that is described by a file. Requests are filtered, then ordered by
+//
+//	oracle, objective, priority, specificity, origin, name
+//
+// so that the answer depends on the table alone, never on the order of registration; Digest names the table. Decide is
+// the record of a selection, with every kernel's reasons; Prepare makes a request cheap to repeat; Plan pins a kernel.
+// Descriptions of kernels whose code is elsewhere come from files (LoadSpecs) and can be planned with.
 package registry
 
 import (

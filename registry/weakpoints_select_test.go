@@ -723,7 +723,14 @@ func TestW19RegistrationIsChecked(t *testing.T) {
 	_, err = r.RegisterKernel(kernel(t, "x", func(s *KernelSpec) { s.Mode = "nn" }), fn)
 	require.ErrorIs(t, err, ErrUnknownOp)
 	require.ErrorContains(t, err, "nearest")
+	_, err = RegisterTypedKernelIn(r, kernel(t, "x", nil), func(*Queue, *probeArgs) Status { return 0 })
+	require.ErrorIs(t, err, ErrSignature, "a launcher of another op")
+	_, err = RegisterTypedKernelIn[mmArgs](r, kernel(t, "x", nil), nil)
+	require.ErrorIs(t, err, ErrNil)
 	require.Empty(t, r.ListKernels("", ""), "nothing of all that was registered")
+	typed, err := RegisterTypedKernelIn(r, kernel(t, "typed", nil), func(*Queue, *mmArgs) Status { return 0 })
+	require.NoError(t, err)
+	require.NoError(t, typed.Close())
 
 	s := kernel(t, "", func(s *KernelSpec) {
 		s.Constraints = map[string]Constraint{"k": OneOfInts(64)}
