@@ -65,6 +65,7 @@ func (d *Device) NewProbe() (device.Probe, error) {
 			p.read.set = s
 		}
 		p.add("f32", s.PeakF32)
+		p.add("int8", s.PeakTiles)
 		p.add("int8", s.PeakInt8)
 	}
 	return p, nil
@@ -107,15 +108,15 @@ func (p *Probe) Units() (units []string) {
 	return units
 }
 
-// Multiply runs n operations, rounded to whole chunks of at most some 100 µs, several for each thread.
+// Multiply runs n operations, rounded to whole chunks of at most some 100 µs, one for each thread at least.
 func (p *Probe) Multiply(unit string, n float64) float64 {
 	for i := range p.units {
 		u := &p.units[i]
 		if u.unit != unit || !(n > 0) {
 			continue
 		}
-		const chunk = 20e6 // operations
-		chunks := min(max(math.Round(n/chunk), float64(4*p.dev.pool.Threads())), math.MaxInt32)
+		chunk := max(20e6, 256*u.each) // operations
+		chunks := min(max(math.Round(n/chunk), float64(p.dev.pool.Threads())), math.MaxInt32)
 		u.loops = int(min(max(n/chunks/u.each, 1), chunk/u.each+1))
 		p.dev.pool.Run(int(chunks), u)
 		return chunks * float64(u.loops) * u.each

@@ -20,6 +20,7 @@ func amxKernels(k *kit) {
 	unpackQ8AMX(k)
 	packAMX(k)
 	mulAMX(k)
+	peakAMX(k)
 }
 
 // unpack begins and ends a function that unpacks blocks of a panel; quants does
@@ -123,7 +124,7 @@ func mulAMX(k *kit) {
 		"tile two cache lines from next on are prefetched, and next moves on by step.",
 		"All tile registers are released at the end.")
 	config := k.GP64()
-	k.LEAQ(tileConfig(k), config)
+	k.LEAQ(tileConfig(k, "tileConfig", shape{sums, tileRows, 64}, shape{weights, 8, 64}, shape{activations, tileRows, 32}), config)
 	k.ldtilecfg(at(config, 0))
 	wide, narrow := k.GP64(), k.GP64() // strides of rows
 	k.MOVQ(operand.U32(64), wide)
@@ -192,16 +193,46 @@ func mulAMX(k *kit) {
 	k.ret()
 }
 
+// peakAMX is a probe: the largest product of tiles, one after the other, into
+// six sums in turn.
+func peakAMX(k *kit) {
+	k.fn("peakTilesAMX", "func(n int)", "peakTilesAMX runs 24·n times TDPBSSD on whole tiles; n is positive. All tile",
+		"registers are released at the end.")
+	var whole []shape
+	for t := range tile(8) {
+		whole = append(whole, shape{t, tileRows, 64})
+	}
+	n, config := k.arg("n"), k.GP64()
+	k.LEAQ(tileConfig(k, "peakConfig", whole...), config)
+	k.ldtilecfg(at(config, 0))
+	for _, s := range whole {
+		k.tilezero(s.tile)
+	}
+	k.Label("loop")
+	for i := range tile(24) {
+		k.tdpbssd(7, 6, i%6)
+	}
+	k.DECQ(n)
+	k.JNZ(operand.LabelRef("loop"))
+	k.tilerelease()
+	k.ret()
+}
+
+// shape is the form of a tile: rows, and the bytes of each.
+type shape struct {
+	tile
+	rows, bytes byte
+}
+
 // tileConfig is what LDTILECFG reads: palette 1, and the rows of each tile and
 // the bytes of each row.
-func tileConfig(k *kit) operand.Mem {
+func tileConfig(k *kit, name string, tiles ...shape) operand.Mem {
 	var b [64]byte
 	b[0] = 1
-	shape := func(t tile, rows int, bytes byte) { b[16+2*t], b[48+t] = bytes, byte(rows) }
-	shape(sums, tileRows, 64)
-	shape(weights, 8, 64)
-	shape(activations, tileRows, 32)
-	m := k.StaticGlobal("tileConfig")
+	for _, t := range tiles {
+		b[16+2*t.tile], b[48+t.tile] = t.bytes, t.rows
+	}
+	m := k.StaticGlobal(name)
 	k.DataAttributes(attr.RODATA | attr.NOPTR)
 	for i := 0; i < len(b); i += 8 {
 		k.AddDatum(i, operand.U64(binary.LittleEndian.Uint64(b[i:])))

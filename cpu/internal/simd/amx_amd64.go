@@ -24,6 +24,7 @@ var amx = func() *Set {
 		return requestTiles()
 	})
 	s.wide, s.minRows = mulTiles, tileMin
+	s.peak.tiles, s.peak.tilesOps = peakTilesAMX, 2*tileRows*tileRows*64
 	return &s
 }()
 

@@ -13,6 +13,9 @@ func (s *Set) PeakInt8(n int) (ops int) { return s.peak.run(s.peak.int8, s.peak.
 // PeakF32 is PeakInt8 for fused multiply-adds of float32.
 func (s *Set) PeakF32(n int) (ops int) { return s.peak.run(s.peak.f32, s.peak.f32Ops, n) }
 
+// PeakTiles is PeakInt8 for products of whole tiles.
+func (s *Set) PeakTiles(n int) (ops int) { return s.peak.run(s.peak.tiles, s.peak.tilesOps, n) }
+
 // ReadBytes reads p as two streams, prefetching ahead, and returns the exclusive
 // or of its 64-bit little-endian words; up to 511 bytes at the end are left out.
 // Benchmarks set kernels that are bound by memory against it.
@@ -27,11 +30,13 @@ func (s *Set) ReadBytes(p []byte) uint64 {
 	return x
 }
 
-// peaks are the loops behind PeakInt8 and PeakF32; the number of operations is
-// that of one instruction.
+// peaks are the loops behind PeakInt8, PeakF32 and PeakTiles; the number of
+// operations is that of one instruction.
 type peaks struct {
 	int8, f32       func(n int)
 	int8Ops, f32Ops int
+	tiles           func(n int)
+	tilesOps        int
 }
 
 func (peaks) run(loop func(n int), ops, n int) int {

@@ -61,7 +61,7 @@ var avx512vnni = &Set{
 		},
 	},
 
-	peak:      peaks{peakInt8AVX512, peakF32AVX512, 128, 32},
+	peak:      peaks{int8: peakInt8AVX512, f32: peakF32AVX512, int8Ops: 128, f32Ops: 32},
 	readBytes: readBytesAVX512,
 }
 
@@ -88,7 +88,7 @@ var avxvnni = &Set{
 		F32: avx2.tiles[F32], F16: avx2.tiles[F16], BF16: avx2.tiles[BF16],
 	},
 
-	peak:      peaks{peakInt8AVXVNNI, peakF32AVX2, 64, 16},
+	peak:      peaks{int8: peakInt8AVXVNNI, f32: peakF32AVX2, int8Ops: 64, f32Ops: 16},
 	readBytes: readBytesAVX2,
 }
 
@@ -132,7 +132,7 @@ var avx2 = &Set{
 		},
 	},
 
-	peak:      peaks{peakInt8AVX2, peakF32AVX2, 64, 16},
+	peak:      peaks{int8: peakInt8AVX2, f32: peakF32AVX2, int8Ops: 64, f32Ops: 16},
 	readBytes: readBytesAVX2,
 }
 

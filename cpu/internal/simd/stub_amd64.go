@@ -1061,3 +1061,9 @@ func packRowsAMX(nb int, x *byte, ldx int, rows int, dst *byte)
 //
 //go:noescape
 func mulAMX(nb int, w *byte, x *byte, size int, tiles int, c *float32, scratch *byte, next uintptr, step int)
+
+// peakTilesAMX runs 24·n times TDPBSSD on whole tiles; n is positive. All tile
+// registers are released at the end.
+//
+//go:noescape
+func peakTilesAMX(n int)
