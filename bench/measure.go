@@ -419,11 +419,17 @@ func (c *caseRun) loops() (read, multiply func()) {
 		}
 	}
 	read = turn(limitRead, float64(c.probe.Size()), func(n float64) float64 { return float64(c.probe.Read(int64(n))) })
-	multiply = func() {}
-	if c.unit != "" {
-		multiply = turn(c.unit, 1e12, func(n float64) float64 { return c.probe.Multiply(c.unit, n) })
+	var loops []func()
+	for _, u := range c.probe.Units() {
+		if u == c.unit || u == c.unit+"-vector" {
+			loops = append(loops, turn(u, 1e12, func(n float64) float64 { return c.probe.Multiply(u, n) }))
+		}
 	}
-	return read, multiply
+	return read, func() {
+		for _, f := range loops {
+			f()
+		}
+	}
 }
 
 // finish turns the samples into figures.
@@ -508,7 +514,7 @@ const limitRead = "read"
 
 // limits sums up the rates of the whole run.
 func (g *rig) limits() (list []Limit) {
-	for _, name := range []string{limitRead, ops.UnitF32, ops.UnitInt8} {
+	for _, name := range []string{limitRead, ops.UnitF32, ops.UnitInt8, ops.UnitInt8 + "-vector"} {
 		if turns := g.turns[name]; len(turns) > 0 {
 			v, _ := pick(turns)
 			list = append(list, Limit{Name: name, Rate: middle(turns), Best: 1e9 / slices.Min(v)})

@@ -66,6 +66,9 @@ func (d *Device) NewProbe() (device.Probe, error) {
 		}
 		p.add("f32", s.PeakF32)
 		p.add("int8", s.PeakTiles)
+		if s.PeakTiles(1) > 0 {
+			p.add("int8-vector", s.PeakInt8)
+		}
 		p.add("int8", s.PeakInt8)
 	}
 	return p, nil
@@ -100,7 +103,8 @@ func (p *Probe) Read(n int64) int64 {
 	return int64(pieces) * probePiece
 }
 
-// Units returns "f32" and "int8", or neither where the portable tier is the best.
+// Units returns "f32" and "int8", or neither where the portable tier is the best, and "int8-vector" where "int8" is that
+// of tiles.
 func (p *Probe) Units() (units []string) {
 	for i := range p.units {
 		units = append(units, p.units[i].unit)

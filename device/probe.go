@@ -17,7 +17,7 @@ type Probe interface {
 	// Read reads about n bytes, from where the last call stopped, and returns how many it has read.
 	Read(n int64) int64
 	// Units lists the kinds of arithmetic that the device has a loop for: "f32", "int8" (signed or unsigned bytes added
-	// up in 32 bits).
+	// up in 32 bits), each the fastest of its kind. "int8-vector" is there beside it where that one multiplies matrices.
 	Units() []string
 	// Multiply runs about n operations of a unit, a multiply-add being two, and returns how many it has run: 0 for a unit
 	// without a loop.
