@@ -240,6 +240,9 @@ func (g *Registration) check(s *state, d *Descriptor, native bool) error {
 		return err
 	}
 	g.accept = prog
+	if s := p.Spec; s != nil && p.Traits.Nondeterministic && (s.Determinism != "" || p.Traits.BatchInvariant || p.Traits.BitExact) {
+		return &SpecError{Kernel: p.Kernel, Field: "determinism", Text: "is promised by a kernel that is said to be nondeterministic"}
+	}
 	p.Spec = p.Spec.clone()
 	g.domain, err = compileSpec(p.Kernel, d, p.Spec, p.Tier, p.Priority)
 	return err

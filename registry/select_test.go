@@ -1,6 +1,9 @@
 package registry
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -153,4 +156,39 @@ func TestSelectForPlatform(t *testing.T) {
 	_, err = r.Select(req)
 	require.ErrorIs(t, err, ErrNoKernel, "here nothing is available")
 	require.ErrorContains(t, err, "needs a build tag")
+}
+
+// A kernel gets the combinations of dtypes that it declared, not every mixture of them, and no type of another layout of
+// arguments; absent operands are the validator's business.
+func TestDomainCombinations(t *testing.T) {
+	r, op := mm(t, Options{})
+	register(t, r, kernel(t, "pairs", func(s *KernelSpec) {
+		s.Signatures = []tensor.FormatSignature{sig(t, "a=f32, b=f32"), sig(t, "a=bf16, b=q4_0"), sig(t, "a=bf16, b=q8_0")}
+	}))
+	register(t, r, kernel(t, "product", func(s *KernelSpec) {
+		s.Priority = BandPortable.Plus(0)
+		s.Signatures = []tensor.FormatSignature{sig(t, "a=f16, b=f32"), sig(t, "a=f16, b=q4_0"), sig(t, "a=f32, b=f32"), sig(t, "a=f32, b=q4_0")}
+	}))
+	q := r.NewQueue(nil)
+	for _, a := range []tensor.DType{tensor.F32, tensor.F16, tensor.BF16} {
+		for _, b := range []tensor.DType{tensor.F32, tensor.Q4_0, tensor.Q8_0} {
+			want := ""
+			if pair := sig(t, fmt.Sprintf("a=%v, b=%v", a, b)); slices.Contains([]string{"f32 f32", "bf16 q4_0", "bf16 q8_0"}, fmt.Sprint(a, " ", b)) {
+				want = "pairs"
+			} else if a != tensor.BF16 && b != tensor.Q8_0 {
+				want = "product"
+			} else {
+				_, err := r.Select(Request{Operator: "mm", Signature: pair, Traits: map[string]TraitValue{"m": IntTrait(1)}})
+				require.ErrorIs(t, err, ErrNoKernel)
+			}
+			args := &mmArgs{A: tensor.Must(tensor.New(nil, a, 32)), B: tensor.Must(tensor.New(nil, b, 32))}
+			err := q.Launch(op, unsafe.Pointer(args))
+			require.Equal(t, want, args.Ran, "%v %v", a, b)
+			require.Equal(t, want == "", errors.Is(err, ErrDeclined))
+			require.Zero(t, testing.AllocsPerRun(10, func() { _ = r.state.regs[slotKey{op, tensor.CPU}][0].domain.covers(unsafe.Pointer(args)) }))
+		}
+	}
+	args := &mmArgs{A: tensor.Must(tensor.New(nil, tensor.BF16, 32))}
+	require.NoError(t, q.Launch(op, unsafe.Pointer(args)))
+	require.Equal(t, "pairs", args.Ran)
 }

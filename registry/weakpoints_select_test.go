@@ -359,12 +359,16 @@ func TestW08ObjectivesCount(t *testing.T) {
 			s.Requires.Vendors = []string{"cpu"}
 		}))
 	}
+	op, ok := r.Lookup("mm")
+	require.True(t, ok)
+	_, err := r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: "odd", Priority: -41, Fn: ranMM("odd"), Traits: Traits{Nondeterministic: true, BitExact: true}})
+	require.NoError(t, err)
 	req := Request{Operator: "mm", Signature: sig(t, "a=f32, b=f32"), Traits: ints(1, 1)}
 	for o, want := range map[Objective][]string{
-		ObjectiveDefault:        {"fastest", "low", "wide", "rows", "exact"},
-		ObjectiveLatency:        {"low", "fastest", "wide", "rows", "exact"},
-		ObjectiveThroughput:     {"wide", "fastest", "low", "rows", "exact"},
-		ObjectivePortability:    {"rows", "fastest", "low", "wide", "exact"},
+		ObjectiveDefault:        {"fastest", "low", "wide", "rows", "exact", "odd_mm"},
+		ObjectiveLatency:        {"low", "fastest", "wide", "rows", "exact", "odd_mm"},
+		ObjectiveThroughput:     {"wide", "fastest", "low", "rows", "exact", "odd_mm"},
+		ObjectivePortability:    {"rows", "odd_mm", "fastest", "low", "wide", "exact"},
 		ObjectiveDeterminism:    {"wide", "rows", "exact"},
 		ObjectiveBatchInvariant: {"rows"},
 		ObjectiveDebug:          {"exact", "wide", "rows"},
@@ -383,7 +387,7 @@ func TestW08ObjectivesCount(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, o, back)
 	}
-	_, err := r.RegisterKernel(kernel(t, "x", func(s *KernelSpec) { s.Tags = []Tag{"fast"} }), ranMM("x"))
+	_, err = r.RegisterKernel(kernel(t, "x", func(s *KernelSpec) { s.Tags = []Tag{"fast"} }), ranMM("x"))
 	require.ErrorContains(t, err, `tags: "fast" is not one of`)
 	_, err = ParseObjective("fast")
 	require.ErrorIs(t, err, ErrArgument)
@@ -426,8 +430,9 @@ func TestW09Oracles(t *testing.T) {
 	require.Equal(t, "b", d.Winner, "both like one: the objective, the priority and the specificity are equal, the name decides")
 	require.Equal(t, [2]string{"rules", "measured"}, [2]string{d.Choices[0].Oracle, d.Choices[1].Oracle})
 	require.Equal(t, 12, d.Choices[0].Score.Oracle)
+	require.Equal(t, "b", winner(t, r, req))
 	req.Traits = ints(11, 1)
-	require.Equal(t, "c", winner(t, r, req), "the stronger one speaks against b there")
+	require.Equal(t, "c", winner(t, r, req), "the stronger one speaks against b there, within an interval of the kernels")
 	removeC()
 	require.Equal(t, "b", winner(t, r, req))
 	removeB()
@@ -521,6 +526,9 @@ func TestW11CacheIsBounded(t *testing.T) {
 	d := r.Decide(req)
 	require.Equal(t, "2999", d.Traits["m"], "a kept answer speaks of the values asked for")
 	require.True(t, d.Kept)
+	s, err := r.Select(req)
+	require.NoError(t, err)
+	require.Equal(t, "2999", s.Decision().Traits["m"])
 
 	register(t, r, kernel(t, "odd", func(s *KernelSpec) {
 		s.Priority = BandSpecialized.Plus(1)
@@ -702,13 +710,14 @@ func TestW19RegistrationIsChecked(t *testing.T) {
 			}
 			s.Constraints = map[string]Constraint{"m": c}
 		},
-		"constraints.nothing": func(s *KernelSpec) { s.Constraints = map[string]Constraint{"nothing": {}} },
-		"predicates":          func(s *KernelSpec) { s.Predicates = []Predicate{{Name: "p"}} },
-		"tags":                func(s *KernelSpec) { s.Tags = []Tag{"made_up"} },
-		"thresholds.layout":   func(s *KernelSpec) { s.Thresholds = map[string][]int64{"layout": {1}} },
-		"determinism":         func(s *KernelSpec) { s.Determinism = "mostly" },
-		"required":            func(s *KernelSpec) { s.Required = []string{"c"} },
-		"origin":              func(s *KernelSpec) { s.Origin = "elsewhere" },
+		"constraints.nothing":      func(s *KernelSpec) { s.Constraints = map[string]Constraint{"nothing": {}} },
+		"predicates":               func(s *KernelSpec) { s.Predicates = []Predicate{{Name: "p"}} },
+		"tags":                     func(s *KernelSpec) { s.Tags = []Tag{"made_up"} },
+		"thresholds.layout":        func(s *KernelSpec) { s.Thresholds = map[string][]int64{"layout": {1}} },
+		"determinism: is promised": func(s *KernelSpec) { s.Determinism, s.Promises.Nondeterministic = RunToRun, true },
+		"determinism":              func(s *KernelSpec) { s.Determinism = "mostly" },
+		"required":                 func(s *KernelSpec) { s.Required = []string{"c"} },
+		"origin":                   func(s *KernelSpec) { s.Origin = "elsewhere" },
 	} {
 		_, err := r.RegisterKernel(kernel(t, "x", change), fn)
 		require.ErrorIs(t, err, ErrSpec, field)
