@@ -47,8 +47,6 @@ func (t *table) kernels(op Op, keep func(*Registration) bool) (out []KernelSpec)
 	return out
 }
 
-func every(*Registration) bool { return true }
-
 // GetForOperator lists the kernels of an operator (or op) that pass the filter, by priority and name. The descriptions
 // are in the roles of their op. *UnknownOperatorError.
 func (r *Registry) GetForOperator(operator string, f KernelFilter) ([]KernelSpec, error) {
