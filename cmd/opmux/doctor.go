@@ -46,6 +46,9 @@ func (c *doctorCmd) Run(a *app) error {
 			add("ops", "bad", "%s has no kernel on %v", desc.Name, d.ID())
 		}
 	}
+	for _, tie := range r.Ties() {
+		add("order", "note", "%v", tie)
+	}
 	n, why := threadFacts()
 	add("threads", "ok", "%d: %s", n, strings.Join(why, "; "))
 	m := d.Caps().Memory
