@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
 )
 
 // Names of checks.
@@ -36,12 +38,19 @@ type kernel struct {
 	views     []*registry.Queue // of the run's queues, narrowed to the kernel; the first is the device's own
 	domain    int               // declines that a declared domain explains
 	before    uint64            // calls that reached the kernel before
+	declared  map[string]bool   // signatures of its description, false until one was executed
 }
 
 func (v *run) kernel(d registry.Descriptor, s registry.Step, reference string) *kernel {
 	k := &kernel{KernelReport: KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Declines: map[string]int{}, Checks: map[string]int{}},
 		v: v, d: d, traits: s.Traits, reference: s.Kernel == reference}
 	k.before = k.reached()
+	if spec, ok := v.Registry.GetByName(s.Kernel); ok && v.Types == nil && v.Shapes == nil {
+		k.declared = map[string]bool{}
+		for _, sig := range spec.Signatures {
+			k.declared[sig.String()] = false
+		}
+	}
 	ctx := registry.WithKernel(context.Background(), d.Op, s.Kernel)
 	for _, q := range append([]*registry.Queue{v.q}, v.more...) {
 		k.views = append(k.views, q.With(ctx))
@@ -92,6 +101,7 @@ func (k *kernel) case_(c *call) {
 		k.Empty++
 	} else {
 		k.Executed++
+		k.seen(got)
 	}
 	k.check(checkGuards, c, got.CheckGuards())
 	k.check(checkInputs, c, got.InputsUntouched())
@@ -110,6 +120,24 @@ func (k *kernel) case_(c *call) {
 	}
 	if k.Counts.Failures == failed && k.traits.BatchInvariant {
 		k.rows(c, got)
+	}
+}
+
+// seen notes the signature of an executed call.
+func (k *kernel) seen(got *sample.Args) {
+	if k.declared == nil {
+		return
+	}
+	types := map[string]tensor.DType{}
+	for _, role := range k.d.Roles {
+		if x := got.Tensor(role); x != nil && x.Present() {
+			types[role] = x.DType
+		}
+	}
+	if s := signature(types).String(); !k.declared[s] {
+		if _, ok := k.declared[s]; ok {
+			k.declared[s] = true
+		}
 	}
 }
 
@@ -155,8 +183,8 @@ func (k *kernel) compare(c *call, got *sample.Args) {
 		return
 	}
 	k.fail(check, c, results, "%v", bad)
-	if k.v.Shrink && len(k.Failures) < mostFailures {
-		k.Failures[len(k.Failures)-1].Shrunk = k.shrink(c, tol)
+	if last := len(k.Failures) - 1; k.v.Shrink && k.Counts.Failures == len(k.Failures) { // it is among those described
+		k.Failures[last].Shrunk = k.shrink(c, tol)
 	}
 }
 
@@ -245,7 +273,12 @@ func (k *kernel) reached() uint64 {
 
 // finish gives the verdict.
 func (k *kernel) finish() KernelReport {
-	k.Verdict = Passed
+	k.Verdict, k.Signatures = Passed, len(k.declared)
+	for _, s := range slices.Sorted(maps.Keys(k.declared)) {
+		if !k.declared[s] {
+			k.Unverified = append(k.Unverified, s)
+		}
+	}
 	switch {
 	case k.Counts.Failures > 0:
 		k.Verdict = Failed

@@ -56,12 +56,12 @@ func defects() []defect {
 	}
 	return []defect{
 		{name: "right", want: verify.Passed, traits: registry.Traits{BatchInvariant: true, BitExact: true}, spoil: after(func(*ops.RMSNormArgs) {})},
-		{name: "wrong element", want: verify.Failed, check: "numbers", detail: "out[2 4] is ", spoil: after(func(a *ops.RMSNormArgs) {
+		{name: "wrong element", want: verify.Failed, check: "numbers", detail: "out[2,4] is ", spoil: after(func(a *ops.RMSNormArgs) {
 			if f32(a) && a.X.Shape[0] >= 3 && a.X.Shape[1] >= 5 {
 				floats(&a.Out, int(a.Out.Numel()))[2*a.X.Shape[1]+4] += 0.01
 			}
 		})},
-		{name: "one bit", traits: registry.Traits{BitExact: true}, want: verify.Failed, check: "bit exact", detail: "out[0 0]", spoil: after(func(a *ops.RMSNormArgs) {
+		{name: "one bit", traits: registry.Traits{BitExact: true}, want: verify.Failed, check: "bit exact", detail: "out[0,0]", spoil: after(func(a *ops.RMSNormArgs) {
 			if f32(a) {
 				v := floats(&a.Out, 1)
 				v[0] = math.Nextafter32(v[0], 100)
@@ -202,7 +202,7 @@ func TestPlantedKernelIsQuarantined(t *testing.T) {
 	require.NotZero(t, e.Chain[0].Counts.Executed)
 	require.Len(t, e.Dropped, 1)
 	require.Equal(t, "planted_rms_norm", e.Dropped[0].Kernel)
-	require.Contains(t, e.Dropped[0].Detail, "out[2 4] is ", "the evidence names the element")
+	require.Contains(t, e.Dropped[0].Detail, "out[2,4] is ", "the evidence names the element")
 
 	o.Op = "rms_norm"
 	rep, err := verify.Run(context.Background(), o)
@@ -294,7 +294,7 @@ func TestW34ShapesShrink(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, rep.OK)
 	f := rep.Kernels[0].Failures[0]
-	require.Contains(t, f.Detail, "out[0 2]")
+	require.Contains(t, f.Detail, "out[0,2]")
 	require.NotNil(t, f.Shrunk)
 	require.Equal(t, sample.Shape{"M": 1, "N": 3, "K": 17}, f.Shrunk.Shape)
 }
@@ -322,4 +322,82 @@ func TestReportIsTheSameEachTime(t *testing.T) {
 	cancel()
 	_, err = verify.Run(ctx, o)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestW35EverySignatureIsVerified: of every signature that a kernel's description lists some call is executed, on the quick
+// level already; one that no case reaches is named, and counts when asked for strictly.
+func TestW35EverySignatureIsVerified(t *testing.T) {
+	o := open(t)
+	rep, err := verify.Run(context.Background(), o)
+	require.NoError(t, err)
+	signatures := 0
+	for _, k := range rep.Kernels {
+		require.Empty(t, k.Unverified, k.Kernel)
+		signatures += k.Signatures
+	}
+	require.Greater(t, signatures, 300)
+
+	narrow := defect{spec: &registry.Spec{Signatures: []tensor.FormatSignature{
+		tensor.Sig(map[string]tensor.Format{"x": tensor.Dense(tensor.F32)}), tensor.Sig(map[string]tensor.Format{"x": tensor.Dense(tensor.F16)})}},
+		spoil: func(_ *registry.Queue, a *ops.RMSNormArgs, right func() registry.Status) registry.Status {
+			if a.X.DType == tensor.F16 {
+				return registry.Decline(registry.ReasonDType)
+			}
+			return right()
+		}}
+	plant(t, o.Registry, narrow, nil)
+	o.Op, o.Solution = "rms_norm", "planted"
+	rep, err = verify.Run(context.Background(), o)
+	require.NoError(t, err)
+	require.True(t, rep.OK)
+	require.Equal(t, []string{"x=dense[storage=f16]"}, rep.Kernels[0].Unverified)
+	o.Strict = true
+	rep, err = verify.Run(context.Background(), o)
+	require.NoError(t, err)
+	require.False(t, rep.OK)
+}
+
+// TestW35ReferenceSweeps holds the reference's products, over every case of the corpus, against sums of float64 made here
+// from the operands as they are stored.
+func TestW35ReferenceSweeps(t *testing.T) {
+	o := open(t)
+	dq, err := o.Device.NewQueue()
+	require.NoError(t, err)
+	all := o.Registry.NewQueue(dq)
+	defer all.Close()
+	for _, d := range []registry.Descriptor{ops.Matmul.Descriptor(), ops.MatmulBT.Descriptor(), ops.MatmulBTQuant.Descriptor()} {
+		q := all.With(registry.WithKernel(context.Background(), d.Op, "reference"))
+		ran := 0
+		for _, c := range sample.CorpusOf(d, sample.Quick) {
+			if c.Fill == sample.NaN || c.Fill == sample.Denormal {
+				continue // sums of float64 overflow and vanish elsewhere
+			}
+			got, err := sample.Of(d, c)
+			require.NoError(t, err)
+			require.NoError(t, ops.Launch(q, d.Op, got.Record()), c.Name)
+			a, err := sample.Values(got.Tensor("a"))
+			require.NoError(t, err)
+			b, err := sample.Values(got.Tensor("b"))
+			require.NoError(t, err)
+			m, n, k := int(got.Shape()["M"]), int(got.Shape()["N"]), int(got.Shape()["K"])
+			c.Want = map[string][]float64{"out": make([]float64, m*n)}
+			for i := range c.Want["out"] {
+				for e := range k {
+					w := i%n*k + e
+					if d.Op == ops.OpMatmul { // stored as [K,N]
+						w = e*n + i%n
+					}
+					c.Want["out"][i] += a[i/n*k+e] * b[w]
+				}
+			}
+			again, err := sample.Of(d, c)
+			require.NoError(t, err)
+			require.NoError(t, ops.Launch(q, d.Op, again.Record()), c.Name)
+			for _, r := range sample.CheckWant(again, sample.ToleranceFor(again)) {
+				require.True(t, r.OK, "%s %s: %v", d.Name, c.Name, r)
+				ran++
+			}
+		}
+		require.Greater(t, ran, 50, d.Name)
+	}
 }

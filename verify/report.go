@@ -13,7 +13,8 @@ import (
 // Verdict is what came out for one kernel.
 type Verdict string
 
-// Verdicts. Only Failed, NeverRan and Missing, and under Options.Strict Unusable and Unserved cases, make a report fail.
+// Verdicts. Only Failed, NeverRan and Missing make a report fail; under Options.Strict Unusable does too, and signatures
+// and cases that were not verified.
 const (
 	Passed   Verdict = "ok"
 	Failed   Verdict = "failed"
@@ -80,6 +81,9 @@ type KernelReport struct {
 	Counts
 	Declines map[string]int `json:"declines,omitempty"` // by reason
 	Checks   map[string]int `json:"checks,omitempty"`   // how often each check was made
+	// Signatures counts those of the kernel's description, and Unverified lists the ones of which no call was executed.
+	Signatures int      `json:"signatures,omitempty"`
+	Unverified []string `json:"unverified,omitempty"`
 	// Closest is the comparison that came closest to its bound.
 	Closest  *Closest  `json:"closest,omitempty"`
 	Failures []Failure `json:"first_failures,omitempty"`
@@ -157,6 +161,9 @@ func (r *Report) WriteText(w io.Writer) error {
 			for _, reason := range slices.Sorted(maps.Keys(k.Declines)) {
 				fmt.Fprintf(&b, "\n%s: declined %d cases: %s\n", k.Kernel, k.Declines[reason], reason)
 			}
+		}
+		if len(k.Unverified) > 0 && k.Verdict != Unusable {
+			fmt.Fprintf(&b, "\n%s: no call of %d of its %d signatures ran: %s\n", k.Kernel, len(k.Unverified), k.Signatures, strings.Join(k.Unverified, "; "))
 		}
 		for _, f := range k.Failures {
 			fmt.Fprintf(&b, "\n%s: %s: case %s: %s\n", k.Kernel, f.Check, f.Case.Name, f.Detail)

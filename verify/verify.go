@@ -45,7 +45,7 @@ type Options struct {
 	Shapes   []sample.Shape          // in place of the corpus: the plain call at these extents, for each combination of dtypes
 	Level    sample.Level
 	Seed     uint64 // 0 is a fixed one
-	Strict   bool   // kernels that are not usable, and cases that the reference declines, fail too
+	Strict   bool   // kernels that are not usable, signatures of which nothing ran and cases that the reference declines fail too
 	Shrink   bool   // look for the smallest extents at which a case still fails
 	// Progress, if set, is called with the name of each kernel before it runs.
 	Progress func(kernel string)
@@ -239,6 +239,9 @@ func (v *run) done(k KernelReport) {
 	case Unusable:
 		v.report.OK = v.report.OK && !v.Strict
 	}
+	if v.Strict && len(k.Unverified) > 0 {
+		v.report.OK = false
+	}
 }
 
 // cases lists what the kernels of an op are run on: the corpus, the combinations of dtypes that kernels declare, and the
@@ -251,7 +254,7 @@ func (v *run) cases(d registry.Descriptor, kernels []registry.Step) (list []samp
 			}
 			for _, s := range v.Shapes {
 				c := c
-				c.Name, c.Shape = fmt.Sprintf("%s %v", c.Name, s), s
+				c.Name, c.Shape = fmt.Sprintf("%s/%v", c.Name, s), s
 				list = append(list, c)
 			}
 		}
@@ -262,13 +265,20 @@ func (v *run) cases(d registry.Descriptor, kernels []registry.Step) (list []samp
 	for _, c := range list {
 		seen[c.Name] = true
 	}
+	add := func(c sample.Case) {
+		if c.Types != nil {
+			c.Name = fmt.Sprintf("%s/%v", c.Name, signature(c.Types))
+		}
+		if !seen[c.Name] {
+			seen[c.Name] = true
+			list = append(list, c)
+		}
+	}
 	for _, k := range kernels {
 		spec, ok := v.Registry.GetByName(k.Kernel)
 		if !ok {
 			continue
 		}
-		thresholds := map[string][]int64{}
-		maps.Copy(thresholds, spec.Thresholds)
 		types := []map[string]tensor.DType{nil}
 		for _, sig := range spec.Signatures {
 			t := map[string]tensor.DType{}
@@ -276,18 +286,22 @@ func (v *run) cases(d registry.Descriptor, kernels []registry.Step) (list []samp
 				t[role] = sig.DType(role)
 			}
 			types = append(types, t)
+			add(sample.Case{Op: d.Op, Name: "signature", Types: t})
 		}
-		for _, t := range types[1:] {
-			list = append(list, sample.Case{Op: d.Op, Name: fmt.Sprintf("signature/%v", t), Types: t})
-		}
-		for _, c := range sample.CasesFor(d, thresholds, types...) {
-			if c.Name = fmt.Sprintf("%s/%v", c.Name, c.Types); !seen[c.Name] {
-				seen[c.Name] = true
-				list = append(list, c)
-			}
+		for _, c := range sample.CasesFor(d, spec.Thresholds, types...) {
+			add(c)
 		}
 	}
 	return list
+}
+
+// signature is the format signature of dense operands and ggml blocks.
+func signature(types map[string]tensor.DType) tensor.FormatSignature {
+	m := map[string]tensor.Format{}
+	for role, t := range types {
+		m[role] = tensor.Dense(t)
+	}
+	return tensor.Sig(m)
 }
 
 // calls makes the records of all cases and runs the reference on them.

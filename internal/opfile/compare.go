@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -76,16 +77,10 @@ func (f *File) compare(out, want *Tensor) (worst Difference, err error) {
 		if out.slack != nil {
 			d.Allowed += out.slack[i]
 		}
-		switch {
-		case want.bits && got.DType == tensor.F32:
-			if tensor.Slice[int32](got)[i] != tensor.Slice[int32](&want.Data)[i] {
-				d.Share = math.Inf(1)
-			}
-		case d.Got == d.Want || math.IsNaN(d.Got) && math.IsNaN(d.Want):
-		case math.IsNaN(d.Got-d.Want) || math.IsInf(d.Got-d.Want, 0) || d.Allowed == 0:
+		if !want.bits || got.DType != tensor.F32 {
+			d.Share = sample.Share(d.Got, d.Want, d.Allowed)
+		} else if tensor.Slice[int32](got)[i] != tensor.Slice[int32](&want.Data)[i] {
 			d.Share = math.Inf(1)
-		default:
-			d.Share = math.Abs(d.Got-d.Want) / d.Allowed
 		}
 		if i == 0 || d.Share > worst.Share {
 			worst = d

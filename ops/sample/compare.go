@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/opmux/opmux/tensor"
@@ -66,12 +67,24 @@ func (r Result) String() string {
 		return r.Output + ": " + r.Reason
 	}
 	w := r.Worst
-	s := fmt.Sprintf("%s%v is %v, want %v, difference %.3g of %.3g allowed, %d of %d elements differ", r.Output, w.Index, w.Got, w.Want,
+	s := fmt.Sprintf("%s is %v, want %v, difference %.3g of %.3g allowed, %d of %d elements differ", r.place(), w.Got, w.Want,
 		math.Abs(float64(w.Got-w.Want)), float64(w.Allowed), r.Mismatches, r.Elements)
 	if w.Poison {
 		s += ", one of the two was never written"
 	}
 	return s
+}
+
+// place is the worst element as "out[2,4]".
+func (r *Result) place() string {
+	var b strings.Builder
+	for i, n := range r.Worst.Index {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatInt(n, 10))
+	}
+	return r.Output + "[" + b.String() + "]"
 }
 
 // Compare holds the outputs of got against those of want, which the reference has written from the same case. An element
@@ -182,8 +195,8 @@ func (r *Result) judge(g, w *tensor.Tensor, gv, wv []float64, allowed func(i int
 	}
 	r.OK = r.Mismatches == 0
 	if r.OK && tol.NMSE > 0 && float64(r.NMSE) > tol.NMSE && math.Sqrt(sum/float64(len(wv))) > 0x1p-16 {
-		r.OK, r.Reason = false, fmt.Sprintf("squared error is %.3g of the whole, %.3g allowed; worst is %v: %v, want %v",
-			float64(r.NMSE), tol.NMSE, r.Worst.Index, r.Worst.Got, r.Worst.Want)
+		r.OK, r.Reason = false, fmt.Sprintf("squared error is %.3g of the whole, %.3g allowed; worst is %s: %v, want %v",
+			float64(r.NMSE), tol.NMSE, r.place(), r.Worst.Got, r.Worst.Want)
 	}
 }
 

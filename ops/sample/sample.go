@@ -13,7 +13,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -28,6 +30,15 @@ var ErrCase = errors.New("case does not fit the op")
 // Shape gives extents by the shape symbols of an op's operands ("M", "Tq"), and by the further ones of its recipe where
 // the descriptor leaves a shape open (Symbols lists both).
 type Shape map[string]int64
+
+// String lists the extents by symbol: "K=64 M=5".
+func (s Shape) String() string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		parts = append(parts, fmt.Sprintf("%s=%d", name, s[name]))
+	}
+	return strings.Join(parts, " ")
+}
 
 // Fill says what values operands get that hold data. Operands with a meaning of their own (ids, lengths, masks,
 // temperatures) always get legal ones.

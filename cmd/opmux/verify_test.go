@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/opmux/opmux/ops"
+	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
+	"github.com/opmux/opmux/verify"
+)
+
+// TestVerifyCommand: exit codes 0, 2 and 3 and both forms of the report; a failing kernel is TestVerifyFails' concern.
+func TestVerifyCommand(t *testing.T) {
+	code, out, _ := call(t, "verify", "--op", "rms*", "--strict=false", "--json")
+	require.Zero(t, code)
+	var r verify.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.True(t, r.OK)
+	require.Equal(t, 1, r.Ops)
+	require.NotZero(t, r.Total.Executed)
+	require.NotEmpty(t, r.Digest)
+
+	code, out, _ = call(t, "verify", "--op", "norm.rms", "--solution", "reference", "--seed", "7", "--dtype", "x=f16")
+	require.Zero(t, code)
+	require.Contains(t, out, "reference_rms_norm")
+	require.Contains(t, out, "passed: 1 ops, 1 kernels")
+
+	shapes := filepath.Join(t.TempDir(), "shapes.json")
+	write := func(text string) { require.NoError(t, os.WriteFile(shapes, []byte(text), 0o644)) }
+	write(`[{"T": 3, "H": 7}, {"T": 1, "H": 1000}]`)
+	code, out, _ = call(t, "verify", "--op", "rms_norm", "--shapes", shapes)
+	require.Zero(t, code)
+	require.Contains(t, out, "passed")
+	write(`{"T": 3, "H": 7}`)
+	code, _, _ = call(t, "verify", "--op", "rms_norm", "--shapes", shapes)
+	require.Zero(t, code)
+
+	for _, bad := range []string{`[]`, `[1]`, `"x"`, `{`} {
+		write(bad)
+		code, _, errs := call(t, "verify", "--shapes", shapes)
+		require.Equal(t, exitUsage, code, "%s: %s", bad, errs)
+	}
+	for _, args := range [][]string{{"--op", "["}, {"--dtype", "x=f99"}, {"--level", "endless"}, {"--shapes", t.TempDir()}, {"--threads", "-1"}} {
+		code, _, errs := call(t, append([]string{"verify"}, args...)...)
+		require.Equal(t, exitUsage, code, "%v: %s", args, errs)
+	}
+	write(`{"no_symbol": 1}`)
+	for _, args := range [][]string{{"--op", "nothing_like_it"}, {"--kernel", "nothing*"}, {"--solution", "nobody"}, {"--shapes", shapes}, {"--shapes", "no/such/file"}} {
+		code, _, errs := call(t, append([]string{"verify"}, args...)...)
+		require.Equal(t, exitInput, code, "%v: %s", args, errs)
+		require.Contains(t, errs, "next: ")
+	}
+}
+
+// TestVerifyFails: a wrong kernel makes the command fail and the report names it with the worst element.
+func TestVerifyFails(t *testing.T) {
+	g, err := ops.Register(registry.Default(), ops.Relu, tensor.CPU, ops.Provider[ops.ReluArgs]{
+		OpProvider: registry.OpProvider{Name: "planted", Priority: -5},
+		Fn: func(_ *registry.Queue, a *ops.ReluArgs) registry.Status {
+			if a.X.DType != tensor.F32 || a.Out.DType != tensor.F32 {
+				return registry.Decline(registry.ReasonDType)
+			}
+			n := int(a.X.Numel())
+			x, out := unsafe.Slice((*float32)(a.X.Host), n), unsafe.Slice((*float32)(a.Out.Host), n)
+			for i, v := range x {
+				if out[i] = max(v, 0); v != v {
+					out[i] = 0
+				}
+				if i == 33 {
+					out[i]++
+				}
+			}
+			return 0
+		},
+	})
+	require.NoError(t, err)
+	defer g.Close()
+	code, out, errs := call(t, "verify", "--op", "relu", "--kernel", "planted*", "--shrink")
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, out, "planted_relu: numbers: case ")
+	require.Regexp(t, `out\[\d+,\d+\] is `, out)
+	require.Contains(t, out, "still fails with H=")
+	require.Contains(t, out, "FAILED: 1 ops, 1 kernels")
+	require.Contains(t, errs, "verification failed")
+	code, _, _ = call(t, "verify", "--op", "relu", "--kernel", "planted*", "--json")
+	require.Equal(t, exitFailure, code)
+}
