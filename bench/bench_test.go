@@ -610,6 +610,10 @@ func TestRoofline(t *testing.T) {
 	require.InDelta(t, 5e9, f.Attainable, 1)
 	require.InDelta(t, 0.8, f.Share, 1e-12)
 	require.Nil(t, NewRoofline(&r, 0, "f32", 5e9))
+	inPlace := r
+	inPlace.Touched = 16
+	require.InDelta(t, 0.16, NewRoofline(&inPlace, 1e9, "f32", 200e9).Share, 1e-12, "16 ns of 100: the bytes written are those read")
+	require.InDelta(t, 25, NewRoofline(&inPlace, 1e9, "f32", 200e9).Intensity, 1e-12)
 	moves := record("relu", "a", 100)
 	moves.FLOPs = 0
 	f = NewRoofline(&moves, 1e9, "", 0)

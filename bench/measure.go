@@ -187,7 +187,7 @@ func (g *rig) newCase(j job, steps []registry.Step) (*caseRun, error) {
 	for _, s := range steps {
 		a := &arm{step: s, rec: Record{Op: j.desc.Name, Kernel: s.Kernel, Provider: s.Provider, Tier: s.Tier, Case: j.text, Format: j.format,
 			Types: types, Shape: c.args.Shape(), Threads: g.threads(), Cache: g.cache(), Copies: c.ops.copies,
-			FLOPs: c.cost.FLOPs, Read: c.cost.Read, Written: c.cost.Written}}
+			FLOPs: c.cost.FLOPs, Read: c.cost.Read, Written: c.cost.Written, Touched: c.cost.Touched()}}
 		view := g.q.With(registry.WithKernel(g.ctx, j.desc.Op, s.Kernel))
 		if a.bound, err = view.Bind(j.desc.Op); err != nil {
 			a.fail(err)

@@ -83,8 +83,9 @@ type Record struct {
 	FLOPs    float64   `json:"flops"`
 	Read     int64     `json:"bytes_read"`
 	Written  int64     `json:"bytes_written"`
-	GFLOPS   float64   `json:"gflops"` // 1e9 operations a second, by the median
-	GBs      float64   `json:"gb_s"`   // 1e9 bytes read and written a second, by the median
+	Touched  int64     `json:"bytes_touched,omitempty"` // what is read and written in place counts once; 0: Read and Written
+	GFLOPS   float64   `json:"gflops"`                  // 1e9 operations a second, by the median
+	GBs      float64   `json:"gb_s"`                    // 1e9 bytes read and written a second, by the median
 	Roofline *Roofline `json:"roofline,omitempty"`
 
 	Executed uint64        `json:"executed"` // launches that the kernel's own counter saw in this run
@@ -97,7 +98,7 @@ type Record struct {
 // Roofline places a kernel under the limits of the same rounds: more than the attainable rate is not possible for a call
 // that reads its operands from memory.
 type Roofline struct {
-	Intensity  float64 `json:"intensity"`  // operations for each byte read or written
+	Intensity  float64 `json:"intensity"`  // operations for each byte touched
 	Bandwidth  float64 `json:"bandwidth"`  // bytes a second
 	Unit       string  `json:"unit"`       // arithmetic of Peak: "f32", "int8"; "" if the device has none to show
 	Peak       float64 `json:"peak"`       // operations a second

@@ -1,6 +1,9 @@
 package bench
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Summarize computes the figures that follow from Samples, FLOPs, Read and Written: Median, P90, Min, Low, High, GFLOPS and
 // GBs. Without samples they stay as they are.
@@ -19,7 +22,7 @@ func (r *Record) Summarize() {
 // NewRoofline places a summarized record under a bandwidth in bytes a second and a peak of a unit of arithmetic in
 // operations a second; without a peak, unit is "". It is nil if the record or the bandwidth has no figure.
 func NewRoofline(r *Record, bandwidth float64, unit string, peak float64) *Roofline {
-	bytes := float64(r.Read + r.Written)
+	bytes := float64(cmp.Or(r.Touched, r.Read+r.Written))
 	if bandwidth == 0 || bytes == 0 || r.Median == 0 {
 		return nil
 	}

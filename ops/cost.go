@@ -39,6 +39,15 @@ const (
 // Bytes is Read and Written together.
 func (c *Cost) Bytes() int64 { return c.Read + c.Written }
 
+// Touched counts what is read and written in place once: the bytes that have to pass between memory and a processor
+// whose caches are cold.
+func (c *Cost) Touched() (n int64) {
+	for _, o := range c.Operands {
+		n += max(o.Read, o.Written)
+	}
+	return n
+}
+
 // CostOf returns the cost of the valid call of an op of this package whose record lies at args. Where it depends on the
 // values of indices, lengths or masks, they are read: false if the CPU cannot see them, and for ops that are not known.
 // Values that the op would refuse count as nothing.

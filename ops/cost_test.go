@@ -88,13 +88,13 @@ func TestCostOf(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, c.flops, got.FLOPs)
 			require.Equal(t, c.unit, got.Unit)
-			operands, read, written := bytes{}, int64(0), int64(0)
+			operands, read, written, touched := bytes{}, int64(0), int64(0), int64(0)
 			for _, o := range got.Operands {
 				operands[o.Operand] = [2]int64{o.Read, o.Written}
-				read, written = read+o.Read, written+o.Written
+				read, written, touched = read+o.Read, written+o.Written, touched+max(o.Read, o.Written)
 			}
 			require.Equal(t, c.bytes, operands)
-			require.Equal(t, [3]int64{read, written, read + written}, [3]int64{got.Read, got.Written, got.Bytes()})
+			require.Equal(t, [4]int64{read, written, read + written, touched}, [4]int64{got.Read, got.Written, got.Bytes(), got.Touched()})
 		})
 	}
 }

@@ -104,7 +104,7 @@ func roofline(r *bench.Report, o options) (p *plot.Plot, left []string, err erro
 	p = plot.New()
 	p.Title.Text = cmp.Or(o.title, fmt.Sprintf("%s, threads: %d, %s caches", r.Provenance.CPU, r.Provenance.Threads, r.Provenance.Cache)) + "\n" + common(list)
 	p.Title.Padding = vg.Points(8)
-	p.X.Label.Text = "operations for each byte read or written"
+	p.X.Label.Text = "operations for each byte touched"
 	p.Y.Label.Text = "GFLOP/s"
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		a.Scale, a.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
