@@ -227,6 +227,23 @@ func (k KernelSpec) String() string {
 	return b.String()
 }
 
+// Boundaries lists, for each int trait, the values at which the kernel changes its ways: its thresholds and the first
+// values inside and outside of what its constraints admit, sorted. Tests look at each and its neighbours.
+func (k *KernelSpec) Boundaries() map[string][]int64 {
+	out := map[string][]int64{}
+	for name, list := range k.Thresholds {
+		out[name] = slices.Clone(list)
+	}
+	for name, c := range k.Constraints {
+		c.boundaries(func(n int64) { out[name] = append(out[name], n) }, func(n int64) { out[name] = append(out[name], n) })
+	}
+	for name, list := range out {
+		slices.Sort(list)
+		out[name] = slices.Compact(list)
+	}
+	return out
+}
+
 // FormatSignaturesForStorageDType lists the signatures, by text, in which one of the roles has that storage dtype.
 // ErrArgument if no role is given.
 func (k *KernelSpec) FormatSignaturesForStorageDType(t tensor.DType, roles ...string) ([]tensor.FormatSignature, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -122,6 +123,94 @@ func TestStorageDTypes(t *testing.T) {
 	types, err = k.StorageDTypesForRole("c")
 	require.NoError(t, err)
 	require.Empty(t, types)
+}
+
+func TestBoundaries(t *testing.T) {
+	k := KernelSpec{Spec: Spec{Thresholds: map[string][]int64{"m": {64, 32}}, Constraints: map[string]Constraint{
+		"m": {AllOf: []Constraint{AtLeast(32), {Not: &Constraint{Range: &[2]int64{100, 200}}}}}, "k": MultipleOf(64), "layout": OneOf(StringTrait("nk"))}}}
+	require.Equal(t, map[string][]int64{"m": {32, 64, 100, 201}, "k": {64}}, k.Boundaries())
+	require.Equal(t, []int64{64, 32}, k.Thresholds["m"])
+}
+
+// An op may serve an operator beside others only for formats or roles that they do not serve.
+func TestOperatorsAreUnambiguous(t *testing.T) {
+	r, _ := mm(t, Options{})
+	alias := func(name string, formats ...string) Descriptor {
+		d := Descriptor{Name: name, Roles: []string{"a", "b"}, Operators: []OperatorAlias{{Name: "gemm.any", Roles: map[string]string{"x": "a", "y": "b"}}}}
+		if formats != nil {
+			d.Operators[0].Formats = map[string][]string{"y": formats}
+		}
+		return d
+	}
+	dense, err := r.Define(alias("dense_any", "dense"))
+	require.NoError(t, err)
+	blocks, err := r.Define(alias("block_any", "ggml", "mxfp8"))
+	require.NoError(t, err)
+	for _, bad := range []Descriptor{alias("other", "mxfp4", "mxfp8"), alias("other"), {Name: "other", Family: "gemm", Mode: "mm", Roles: []string{"a", "b"}}, {Name: "other", Family: "gemm", Mode: "mm"}} {
+		_, err := r.Define(bad)
+		require.ErrorIs(t, err, ErrAmbiguous)
+		_, known := r.Lookup("other")
+		require.False(t, known)
+	}
+	_, err = r.Define(Descriptor{Name: "three", Family: "gemm", Mode: "mm", Roles: []string{"a", "b", "c"}})
+	require.NoError(t, err)
+	covered, err := r.Covered("gemm.any")
+	require.NoError(t, err)
+	require.Equal(t, []Op{dense, blocks}, covered)
+	for text, want := range map[string]string{"x=f32, y=f32": "dense_any", "x=f32, y=q4_0": "block_any", "x=f32, y=f8_e8m0": "dense_any"} {
+		require.Equal(t, want, r.Decide(Request{Operator: "gemm.any", Signature: sig(t, text)}).Op)
+	}
+	for text, want := range map[string]error{"x=f32": ErrNoKernel, "a=f32, b=f32": ErrNoKernel} {
+		_, err := r.Select(Request{Operator: "gemm.any", Signature: sig(t, text)})
+		require.ErrorIs(t, err, want, text)
+	}
+	_, err = r.RegisterKernel(kernel(t, "k", func(s *KernelSpec) {
+		s.Mode = "any"
+		s.Signatures = []tensor.FormatSignature{sig(t, "x=f32, y=f32"), sig(t, "x=f32, y=q4_0")}
+	}), ranMM("k"))
+	require.ErrorContains(t, err, "signatures[1]: is block_any, the first one dense_any")
+	k := register(t, r, kernel(t, "k", func(s *KernelSpec) {
+		s.Mode = "any"
+		s.Signatures = []tensor.FormatSignature{sig(t, "x=f32, y=q4_0")}
+	}))
+	require.Equal(t, sig(t, "a=f32, b=q4_0"), k.Spec().Signatures[0], "in the roles of the op")
+	require.Equal(t, "k", winner(t, r, Request{Operator: "gemm.any", Signature: sig(t, "x=f32, y=q4_0")}))
+	require.Equal(t, "k", winner(t, r, Request{Operator: "block_any", Signature: sig(t, "a=f32, b=q4_0")}))
+	require.Equal(t, []string{"gemm.any"}, r.ListOperators())
+}
+
+// What a request brings along is bounded before it is kept.
+func TestRequestLimits(t *testing.T) {
+	r, _ := mm(t, Options{})
+	long := strings.Repeat("x", 1<<20)
+	for field, change := range map[string]func(*Request){
+		"traits.layout": func(q *Request) { q.Traits["layout"] = StringTrait(long) },
+		"traits.xx":     func(q *Request) { q.Traits[long] = IntTrait(1) },
+		"each.layout":   func(q *Request) { q.Each = map[string][]TraitValue{"layout": make([]TraitValue, 100)} },
+		"features":      func(q *Request) { q.Features = make([]string, 100) },
+		"features:":     func(q *Request) { q.Features = []string{"A"} },
+		"solution":      func(q *Request) { q.Solution = long },
+		"override":      func(q *Request) { q.Override = long },
+		"objective":     func(q *Request) { q.Objective = 99 },
+		"platform":      func(q *Request) { q.Platform = &device.Platform{} },
+		"signature":     func(q *Request) { q.Signature = tensor.Sig(map[string]tensor.Format{"a": {}, "b": {}}) },
+	} {
+		req := Request{Operator: "mm", Traits: ints(1, 1)}
+		change(&req)
+		_, err := r.Select(req)
+		require.ErrorIs(t, err, ErrRequest, field)
+		var e *RequestError
+		require.ErrorAs(t, err, &e)
+		require.True(t, strings.HasPrefix(e.Field, strings.TrimSuffix(field, ":")), "%s: %s", field, e.Field)
+		require.Less(t, len(err.Error()), 500)
+		require.False(t, r.Decide(req).Error == "")
+	}
+	_, err := r.Select(Request{Operator: long})
+	require.ErrorIs(t, err, ErrUnknownOp)
+	require.Less(t, len(err.Error()), 500)
+	_, err = r.Select(Request{Operator: "mm", Device: tensor.Device{Kind: tensor.CUDA, Index: 7}})
+	require.ErrorIs(t, err, ErrUnknownDevice)
+	require.Zero(t, r.CacheStats().Size)
 }
 
 func TestGetImpl(t *testing.T) {

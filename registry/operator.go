@@ -129,6 +129,51 @@ func (ref operatorRef) admits(d *Descriptor, sig tensor.FormatSignature) (tensor
 	return tensor.Sig(renamed), ""
 }
 
+// unambiguous refuses an op that serves an operator for signatures that another op serves, too. What is an op's own name
+// is never ambiguous.
+func (s *opSet) unambiguous(d *Descriptor) error {
+	if d.Family == "" && d.Operators == nil && d.LoadSchema == nil {
+		return nil
+	}
+	for name, refs := range s.operators() {
+		if _, own := s.names[name]; own {
+			continue
+		}
+		for i := range refs {
+			for j := range refs {
+				if a, b := &refs[i], &refs[j]; a.op == d.Op && b.op != d.Op && s.overlap(a, b) {
+					return fmt.Errorf("registry: op %s: %s is %s for the same formats already: %w", d.Name, name, s.byID[b.op].Name, ErrAmbiguous)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// overlap reports whether some signature means both.
+func (s *opSet) overlap(a, b *operatorRef) bool {
+	roles := func(r *operatorRef) []string {
+		if r.alias != nil {
+			return append([]string{}, slices.Sorted(maps.Keys(r.alias.Roles))...)
+		}
+		return s.byID[r.op].schema().Roles
+	}
+	x, y := roles(a), roles(b)
+	if x != nil && y != nil && !slices.Equal(x, y) {
+		return false
+	}
+	if a.alias == nil || b.alias == nil {
+		return true
+	}
+	for role, formats := range a.alias.Formats {
+		other, ok := b.alias.Formats[role]
+		if ok && !slices.ContainsFunc(formats, func(f string) bool { return slices.Contains(other, f) }) {
+			return false
+		}
+	}
+	return true
+}
+
 // operatorNames lists every name under which a request can find an op.
 func (s *opSet) operatorNames() []string {
 	return slices.Concat(slices.Sorted(maps.Keys(s.names)), slices.Sorted(maps.Keys(s.operators())))

@@ -3,6 +3,8 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -235,8 +237,8 @@ func TestW14OpNames(t *testing.T) {
 	require.Empty(t, r.Snapshot().Warnings)
 
 	wide := New(Options{})
-	for _, n := range []string{"x", "y"} {
-		_, err := wide.Define(Descriptor{Name: n, Record: typeOf[probeArgs](), Operators: []OperatorAlias{{Name: "wide.op"}}, Roles: []string{}})
+	for n, roles := range map[string]map[string]string{"x": {}, "y": {"a": "a"}} {
+		_, err := wide.Define(Descriptor{Name: n, Record: typeOf[probeArgs](), Operators: []OperatorAlias{{Name: "wide.op", Roles: roles}}, Roles: slices.Collect(maps.Keys(roles))})
 		require.NoError(t, err)
 	}
 	_, ok = wide.Lookup("wide.op")

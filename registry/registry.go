@@ -467,7 +467,8 @@ func (s *state) remove(g *Registration) {
 }
 
 // Define adds an op to this registry and issues its id, from FirstDefined on; d.Op is ignored. Errors: ErrName,
-// ErrDuplicate (name or alias), ErrSignature (the record does not start with a Header).
+// ErrDuplicate (name or alias), ErrSignature (the record does not start with a Header), ErrArgument (roles or traits),
+// ErrAmbiguous (an operator that another op serves for the same formats).
 func (r *Registry) Define(d Descriptor) (Op, error) {
 	var op Op
 	err := r.mutate(func(s *state) error {
@@ -475,6 +476,9 @@ func (r *Registry) Define(d Descriptor) (Op, error) {
 		n.Op = s.defined
 		ops := s.ops.clone()
 		if err := ops.add(&n); err != nil {
+			return err
+		}
+		if err := ops.unambiguous(&n); err != nil {
 			return err
 		}
 		s.setOps(ops)

@@ -123,8 +123,8 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 		q.vals[at] = req.Traits[name]
 	}
 	for _, name := range slices.Sorted(maps.Keys(req.Each)) {
-		if len(req.Each[name]) == 0 {
-			return nil, bad("each."+name, nil, "lists no value")
+		if n := len(req.Each[name]); n == 0 || n > maxWanted {
+			return nil, bad("each."+clip(name), nil, "lists %d values, want 1 to %d", n, maxWanted)
 		}
 		for _, v := range req.Each[name] {
 			at, err := q.traitAt(name, v)
@@ -147,6 +147,12 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 		}
 		q.vals[i] = def.Default
 	}
+	if len(req.Features) > maxWanted {
+		return nil, bad("features", nil, "%d, at most %d", len(req.Features), maxWanted)
+	}
+	if req.Solution != "" && checkName("solution", req.Solution) != nil {
+		return nil, bad("solution", nil, "%q is no name", clip(req.Solution))
+	}
 	for _, f := range req.Features {
 		if !featureName.MatchString(f) {
 			return nil, bad("features", nil, "%q is not of small letters, digits and _", clip(f))
@@ -158,6 +164,12 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 	}
 	return q, q.choose()
 }
+
+// Limits of a request, whose parts are kept as keys.
+const (
+	maxWord   = 256 // bytes of a trait's value
+	maxWanted = 64  // features; values of one trait
+)
 
 // place finds the device's or platform's chain.
 func (q *query) place(req *Request) error {
@@ -188,6 +200,9 @@ func (q *query) traitAt(name string, v TraitValue) (int, error) {
 	at := q.schema.trait(name)
 	if at < 0 {
 		return 0, &RequestError{Operator: q.req.Operator, Field: "traits." + clip(name), Text: q.d.Name + " has no such trait", Near: near(name, q.schema.names())}
+	}
+	if len(v.s) > maxWord {
+		return 0, &RequestError{Operator: q.req.Operator, Field: "traits." + name, Text: fmt.Sprintf("a word of %d bytes, at most %d", len(v.s), maxWord)}
 	}
 	if want := q.schema.Traits[at].Type; v.typ != want && v.typ != traitAny {
 		return 0, &RequestError{Operator: q.req.Operator, Field: "traits." + name, Text: fmt.Sprintf("%q is %v, want %v", v, v.typ, want)}
