@@ -206,6 +206,9 @@ func (r *ABReport) Text(w io.Writer) error {
 		fmt.Fprintf(w, "a takes %.3f times as long as b (95 %% interval %.3f - %.3f, %d rounds): %s\n", c.Ratio, c.Low, c.High, c.Rounds, c.Verdict)
 		if d := c.Compared; d != nil {
 			for _, o := range d.Outputs {
+				if d.Same {
+					break
+				}
 				fmt.Fprintf(w, "%s: NMSE %.3g, at most %.4g ulp apart, worst %s\n", o.Output, o.NMSE, o.MaxULP, o.Worst)
 			}
 			switch {

@@ -3,7 +3,6 @@ package cpu
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,9 +22,7 @@ func TestProbe(t *testing.T) {
 		require.EqualValues(t, probePiece, p.Read(1))
 		require.EqualValues(t, 3*probePiece, p.Read(2*probePiece+1))
 		require.Equal(t, 4%int(p.Size()/probePiece), p.(*Probe).at, "goes on where it stopped")
-		start := time.Now()
 		require.EqualValues(t, p.Size(), p.Read(p.Size()))
-		require.Less(t, float64(p.Size())/time.Since(start).Seconds(), 1e13, "memory was not read")
 		require.Equal(t, 4%int(p.Size()/probePiece), p.(*Probe).at, "once round")
 
 		if best().PeakF32(1) > 0 {
