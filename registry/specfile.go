@@ -200,12 +200,13 @@ func (r *Registry) LoadSpecs(rd io.Reader, origin string) ([]*Kernel, error) {
 func (r *Registry) RegisterSpecs(f *SpecFile) (kernels []*Kernel, err error) {
 	err = r.mutate(func(s *state) error {
 		ops, regs, dirty, defined := s.ops, maps.Clone(s.regs), maps.Clone(s.dirty), s.defined
+		events, tied := s.events, maps.Clone(s.tied)
 		fresh, err := s.defineAll(f.Operators)
 		if err == nil {
 			kernels, err = s.registerAll(r, f)
 		}
 		if err != nil {
-			s.ops, s.regs, s.dirty, s.defined = ops, regs, dirty, defined
+			s.ops, s.regs, s.dirty, s.defined, s.events, s.tied = ops, regs, dirty, defined, events, tied
 			return err
 		}
 		s.setOps(s.ops)

@@ -74,12 +74,24 @@ func TestLoadSpecs(t *testing.T) {
 	// A file that declares an operator and then fails leaves no operator behind, and its events with it.
 	fresh := New(Options{})
 	require.NoError(t, fresh.Seal())
-	_, err = fresh.LoadSpecs(strings.NewReader(strings.Replace(specText, `"name": "two"`, `"name": "one"`, 1)), "file:a.json")
+	last := specText[strings.Index(specText, `{"name": "two"`):strings.LastIndex(specText, "\n  ]")]
+	tied := strings.Replace(specText, last, last+","+strings.Replace(last, `"two"`, `"zwei"`, 1), 1)
+	_, err = fresh.LoadSpecs(strings.NewReader(strings.Replace(tied, last+",", last+","+last+",", 1)), "file:a.json")
 	require.ErrorIs(t, err, ErrDuplicate)
 	_, ok := fresh.Lookup("moe.apply")
 	require.False(t, ok)
-	_, err = fresh.LoadSpecs(strings.NewReader(specText), "file:a.json")
+	ties := func() (n int) {
+		for _, e := range fresh.Events() {
+			n += b2i(e.Kind == EventTie)
+		}
+		return n
+	}
+	_, err = fresh.Define(Descriptor{Name: "another"})
 	require.NoError(t, err)
+	require.Zero(t, ties())
+	_, err = fresh.LoadSpecs(strings.NewReader(tied), "file:a.json")
+	require.NoError(t, err)
+	require.Equal(t, 2, ties(), "two and zwei, on both kinds")
 	require.NoError(t, kernels[0].Close())
 }
 
