@@ -83,6 +83,8 @@ func roofline(r *bench.Report, o options) (p *plot.Plot, left []string, err erro
 			left = append(left, c.Kernel+" "+c.Case+": the device showed no limits")
 		case c.FLOPs == 0:
 			left = append(left, c.Kernel+" "+c.Case+": it only moves data")
+		case !positive(c.GFLOPS, c.Roofline.Intensity, c.Roofline.Bandwidth), c.Roofline.Unit != "" && !positive(c.Roofline.Peak):
+			left = append(left, c.Kernel+" "+c.Case+": figures that cannot be")
 		default:
 			list = append(list, c)
 		}
@@ -161,6 +163,11 @@ func roofline(r *bench.Report, o options) (p *plot.Plot, left []string, err erro
 	}
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = lowX, highX, lowY, highY
 	return p, left, nil
+}
+
+// positive reports whether all of v have a place on a logarithmic scale.
+func positive(v ...float64) bool {
+	return !slices.ContainsFunc(v, func(x float64) bool { return !(x > 1e-30 && x < 1e30) })
 }
 
 func grid() *plotter.Grid {

@@ -90,5 +90,16 @@ func TestWhatIsNotDrawn(t *testing.T) {
 	require.ErrorIs(t, err, errEmpty)
 	_, _, err = roofline(report(), options{op: "["})
 	require.ErrorContains(t, err, "pattern")
+	for _, spoil := range []func(c *bench.Record){
+		func(c *bench.Record) { c.GFLOPS = -1 }, func(c *bench.Record) { c.Roofline.Intensity = 0 }, func(c *bench.Record) { c.Roofline.Bandwidth = 1e300 },
+		func(c *bench.Record) { c.Roofline.Peak = -5 },
+	} {
+		r := report()
+		spoil(&r.Records[0])
+		p, left, err := roofline(r, options{op: "matmul*"})
+		require.NoError(t, err)
+		require.Len(t, left, 1)
+		require.NoError(t, save(p, filepath.Join(t.TempDir(), "roof")))
+	}
 	require.ErrorIs(t, run(filepath.Join(t.TempDir(), "none"), "x", options{}), os.ErrNotExist)
 }
