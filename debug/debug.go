@@ -20,7 +20,6 @@ package debug
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"expvar"
 	"net"
 	"net/http"
@@ -39,8 +38,9 @@ const Path = "/debug/opmux"
 type Options struct {
 	Registry *registry.Registry // nil: registry.Default
 	Devices  *device.Table      // whose health is shown; nil: device.DefaultTable
-	// AllowRemote answers every address. Without it a request is refused (403) that comes from another machine, was
-	// passed on by a proxy, or names a host that is not this machine, as a rebound DNS name does.
+	// AllowRemote answers every address. Without it a request is refused (403) that comes from another machine, that a
+	// proxy says to have passed on, or that names a host that is not this machine, as a rebound DNS name does. A proxy on
+	// this machine that names neither itself nor the host that was asked for looks like this machine.
 	AllowRemote bool
 	// AllowChanges lets POST requests disable and enable kernels and switch strict mode. They need the page's token, and
 	// from a browser its origin.
@@ -100,10 +100,15 @@ func Handler(o Options) http.Handler {
 	})
 }
 
+// proxyHeaders are what proxies add to a request that they pass on.
+var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"}
+
 // local reports whether a request comes from this machine and was meant for it.
 func local(r *http.Request) bool {
-	if r.Header.Get("Forwarded") != "" || r.Header.Get("X-Forwarded-For") != "" {
-		return false
+	for _, name := range proxyHeaders {
+		if r.Header.Get(name) != "" {
+			return false
+		}
 	}
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); ok && a != nil {
 		return true
@@ -137,10 +142,7 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request) {
 	case "", "html":
 		writePage(w, &s, r.FormValue("refresh"))
 	case "json":
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(s) // the client has gone
+		writeJSON(w, &s)
 	default:
 		http.Error(w, "opmux: format is html or json", http.StatusBadRequest)
 	}

@@ -7,6 +7,7 @@ import (
 	"expvar"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -182,6 +183,38 @@ func TestStateOfConfig(t *testing.T) {
 	require.Contains(t, page, "second_probe")
 }
 
+// What JSON cannot say is an error and not half an answer.
+func TestStateWithoutJSON(t *testing.T) {
+	r, _ := small(t, registry.Options{})
+	p := device.Platform{Vendor: "test", Kind: tensor.XPU, Name: "broken", Bandwidth: math.NaN()}
+	require.NoError(t, r.SetDeviceProviderCaps(tensor.Device{Kind: tensor.XPU}, device.ProviderCaps{State: device.Probed, Platform: &p}))
+	h := debug.Handler(debug.Options{Registry: r})
+	w := request(h, http.MethodGet, debug.Path+"?format=json", nil)
+	require.Equal(t, http.StatusInternalServerError, w.Code)
+	require.Contains(t, w.Body.String(), "NaN")
+	require.Contains(t, request(h, http.MethodGet, debug.Path, nil).Body.String(), "broken")
+}
+
+// Reasons stand by their calls, and by name where those are equal.
+func TestReasonsAreSorted(t *testing.T) {
+	r := registry.New(registry.Options{})
+	op, err := r.Define(registry.Descriptor{Name: "probe", Record: reflect.TypeFor[args]()})
+	require.NoError(t, err)
+	reasons := []registry.Reason{registry.ReasonShape, registry.ReasonDType, registry.ReasonAlignment, registry.ReasonStride, registry.ReasonStride}
+	_, err = r.RegisterOpProvider(op, tensor.CPU, registry.OpProvider{Name: "picky", Fn: func(*registry.Queue, unsafe.Pointer) registry.Status {
+		next := reasons[0]
+		reasons = reasons[1:]
+		return registry.Decline(next)
+	}})
+	require.NoError(t, err)
+	for q := r.NewQueue(nil); len(reasons) > 0; {
+		require.ErrorIs(t, q.Launch(op, unsafe.Pointer(&args{})), registry.ErrDeclined)
+	}
+	page := request(debug.Handler(debug.Options{Registry: r}), http.MethodGet, debug.Path, nil).Body.String()
+	_, table, _ := strings.Cut(page, `id="kernels"`)
+	require.Regexp(t, `stride 2</span><span[^>]*>alignment 1</span><span[^>]*>dtype 1</span><span[^>]*>shape 1<`, table)
+}
+
 func TestHandlerFormats(t *testing.T) {
 	r, _ := small(t, registry.Options{})
 	h := debug.Handler(debug.Options{Registry: r})
@@ -229,6 +262,9 @@ func TestHandlerLocalOnly(t *testing.T) {
 		{"a name that looks local", "127.0.0.1:1", "localhost.evil.example", "", 403},
 		{"behind a proxy", "127.0.0.1:1", "localhost", "X-Forwarded-For", 403},
 		{"behind a new proxy", "127.0.0.1:1", "localhost", "Forwarded", 403},
+		{"behind a gateway", "127.0.0.1:1", "localhost", "Via", 403},
+		{"behind a proxy that tells the host", "127.0.0.1:1", "localhost", "X-Forwarded-Host", 403},
+		{"behind a proxy that tells the address", "127.0.0.1:1", "localhost", "X-Real-IP", 403},
 		{"no address", "", "localhost", "", 403},
 	} {
 		ask := func(r *http.Request) {

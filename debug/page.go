@@ -2,7 +2,9 @@ package debug
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"maps"
@@ -64,6 +66,19 @@ func writePage(w http.ResponseWriter, s *State, refresh string) {
 	_, _ = page.WriteTo(w) // the client has gone
 }
 
+// writeJSON writes s as data.
+func writeJSON(w http.ResponseWriter, s *State) {
+	var data bytes.Buffer
+	e := json.NewEncoder(&data)
+	e.SetIndent("", "  ")
+	if err := e.Encode(s); err != nil { // a backend published a number that JSON does not have
+		http.Error(w, "opmux: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = data.WriteTo(w) // the client has gone
+}
+
 // reason is one reason of declined calls with their number.
 type reason struct {
 	Name  string
@@ -75,12 +90,7 @@ func reasons(m map[string]uint64) (out []reason) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, reason{name, m[name]})
 	}
-	slices.SortStableFunc(out, func(a, b reason) int {
-		if a.Calls > b.Calls {
-			return -1
-		}
-		return 1
-	})
+	slices.SortStableFunc(out, func(a, b reason) int { return cmp.Compare(b.Calls, a.Calls) })
 	return out
 }
 
