@@ -197,26 +197,35 @@ func (p *Platform) Fingerprint() string {
 	if p == nil {
 		return ""
 	}
-	c := *p
-	c.Features = slices.Sorted(slices.Values(p.Features))
-	c.Libraries = slices.Clone(p.Libraries)
+	c := p.Clone()
+	slices.Sort(c.Features)
 	for i, l := range c.Libraries {
 		c.Libraries[i] = Library{Name: l.Name, Version: l.Version}
 		if !l.found() {
 			c.Libraries[i].Err = "-"
 		}
 	}
-	for _, v := range []*float64{&c.Bandwidth} {
-		if math.IsNaN(*v) || math.IsInf(*v, 0) {
-			*v = -1 // what JSON cannot say Validate refuses
+	sayable(&c.Bandwidth)
+	if c.Interconnect != nil {
+		for _, row := range c.Interconnect.Bandwidth {
+			for i := range row {
+				sayable(&row[i])
+			}
 		}
 	}
-	data, err := json.Marshal(&c)
+	data, err := json.Marshal(c)
 	if err != nil {
-		data = fmt.Appendf(nil, "%#v", c)
+		panic(err) // a field that JSON has no form for: a programming error
 	}
 	sum := sha256.Sum256(append(data, c.Arch.Vendor...))
 	return hex.EncodeToString(sum[:12])
+}
+
+// sayable replaces a number that JSON does not have, and that Validate refuses.
+func sayable(v *float64) {
+	if math.IsNaN(*v) || math.IsInf(*v, 0) {
+		*v = -1
+	}
 }
 
 // found reports whether the library is there.

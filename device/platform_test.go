@@ -225,6 +225,17 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
+// TestFingerprintOfNoNumbers wants the same hash of equal descriptions, also of those that Validate refuses.
+func TestFingerprintOfNoNumbers(t *testing.T) {
+	a := golden(t, "h100")
+	a.Interconnect = &device.Interconnect{Topology: "pcie", Bandwidth: [][]float64{{math.NaN(), math.Inf(1)}}}
+	b := a.Clone()
+	require.Equal(t, a.Fingerprint(), b.Fingerprint())
+	require.True(t, math.IsNaN(a.Interconnect.Bandwidth[0][0]), "the description stays as it is")
+	b.Interconnect.Bandwidth[0][0] = 1
+	require.NotEqual(t, a.Fingerprint(), b.Fingerprint())
+}
+
 // TestFingerprint changes every field, found by reflection, and wants another hash each time.
 func TestFingerprint(t *testing.T) {
 	base := golden(t, "h100")
