@@ -85,14 +85,6 @@ func (d *Device) PackWeight(parts []tensor.Tensor, progress func(bytes int64)) (
 	return x, buf, nil
 }
 
-// packPanels fills dst with the panels of n rows of k elements.
-func packPanels(f simd.Format, dst, rows []byte, n, k int) {
-	for p := range simd.Panels(n) {
-		first := p * simd.Lanes
-		f.PackPanel(dst[p*f.PanelSize(k):], rows[first*f.RowSize(k):], min(simd.Lanes, n-first), k)
-	}
-}
-
 // packing fills one panel of 16 rows a chunk.
 type packing struct {
 	parts  []tensor.Tensor

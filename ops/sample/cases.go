@@ -28,7 +28,7 @@ func repeat(n int, f func(i int) float64) []float64 {
 
 func constant(v float64) func(int) float64 { return func(int) float64 { return v } }
 
-// product adds the shapes of skinny and odd matrix products, and sums over nothing.
+// productCases adds the shapes of skinny and odd matrix products, and sums over nothing.
 func productCases(b *builder) {
 	block := b.step("K", nil)
 	for _, k := range []int64{1, 31, 32, 33, 67, 77, 193, 255, 256, 257} {
@@ -43,7 +43,11 @@ func productCases(b *builder) {
 	}
 	b.add("nothing to sum", Case{Shape: Shape{"M": 2, "N": 3, "K": 0}, Want: map[string][]float64{"out": make([]float64, 6)}})
 	for _, m := range []int64{2, 11, 25, 47, 130} {
-		b.add(fmt.Sprintf("tall/%d", m), Case{Shape: Shape{"M": m, "N": 250, "K": 3 * block}})
+		c := Case{Shape: Shape{"M": m, "N": 250, "K": 3 * block}}
+		b.add(fmt.Sprintf("tall/%d", m), c)
+		if c.Layouts = b.packed(nil); c.Layouts != nil {
+			b.add(fmt.Sprintf("tall/%d/lane16", m), c)
+		}
 	}
 }
 
@@ -85,7 +89,7 @@ func quantCases(b *builder) {
 	}
 }
 
-// wideRows adds the long row that faulted elsewhere, at every alignment.
+// normCases adds the long row that faulted elsewhere, at every alignment.
 func normCases(b *builder) {
 	for n := range 4 {
 		b.add(fmt.Sprintf("f16 row of 3584/offset %d", n), Case{Shape: Shape{"T": 2, "H": 3584}, Offset: n,

@@ -52,7 +52,8 @@ func CorpusOf(d registry.Descriptor, level Level) []Case {
 
 // CasesFor returns calls around the extents at which a kernel changes its path, as registry.Spec.Thresholds gives them:
 // for each trait that is an extent and each value T of it the plain call with T-1, T and T+1, in each of the given
-// combinations of dtypes (none: the default one). Other traits are passed over.
+// combinations of dtypes (none: the default one), once more with weights in the Lane16 layout where they may have it.
+// Other traits are passed over.
 func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map[string]tensor.DType) (list []Case) {
 	if len(types) == 0 {
 		types = []map[string]tensor.DType{nil}
@@ -79,6 +80,10 @@ func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map
 						continue
 					}
 					list = append(list, c)
+					if c.Layouts = b.packed(t); c.Layouts != nil {
+						c.Name += "/lane16"
+						list = append(list, c)
+					}
 				}
 			}
 		}
@@ -193,8 +198,32 @@ func (b *builder) types() {
 				text = append(text, fmt.Sprintf("%s=%v", names[i], t))
 			}
 		}
-		b.typed("types/"+strings.Join(text, ","), c)
+		name := "types/" + strings.Join(text, ",")
+		b.typed(name, c)
+		if b.level == Quick {
+			continue
+		}
+		c.Shape, c.Strided, c.Offset = maps.Clone(b.rc.big), true, 1
+		b.typed(name+"/big", c)
+		if c.Layouts = b.packed(c.Types); c.Layouts != nil {
+			b.typed(name+"/big lane16", c)
+		}
 	}
+}
+
+// packed returns the layouts that put the weights of a call into Lane16, nil if there are none to put there.
+func (b *builder) packed(types map[string]tensor.DType) map[string]tensor.Layout {
+	for i := range b.d.Operands {
+		o := &b.d.Operands[i]
+		t := types[o.Name]
+		if list := b.admitted(o); t == tensor.None && len(list) > 0 {
+			t = list[0]
+		}
+		if strings.HasSuffix(o.Layout, " lane16") && slices.Contains(lane16Types, t) {
+			return map[string]tensor.Layout{o.Name: tensor.Lane16}
+		}
+	}
+	return nil
 }
 
 // typed adds a case whose optional operands may need attributes that go with them.

@@ -20,6 +20,7 @@ type recipe struct {
 	alias   map[string]string                 // output: input whose memory it may have
 
 	// For the corpus.
+	big   Shape              // extents beyond one vector, tile or page, with tails
 	least Shape              // smallest legal extents, 0 where missing
 	step  Shape              // what extents must be multiples of, blocks apart
 	still []string           // symbols that cannot be swept alone
@@ -98,57 +99,57 @@ func (g *generator) attr(name string, def int64) int64 {
 }
 
 var recipes = map[string]*recipe{
-	"matmul":          {shape: Shape{"M": 5, "N": 37, "K": 64}, batch: "M", fills: sums, cases: productCases},
-	"matmul_bt":       {shape: Shape{"M": 5, "N": 37, "K": 64}, batch: "M", fills: sums, cases: productCases},
-	"matmul_bt_quant": {shape: Shape{"M": 5, "N": 37, "K": 256}, batch: "M", fills: []Fill{Zero, Equal, Ties, Denormal}, cases: quantCases},
+	"matmul":          {shape: Shape{"M": 5, "N": 37, "K": 64}, big: Shape{"M": 13, "N": 130, "K": 100}, batch: "M", fills: sums, cases: productCases},
+	"matmul_bt":       {shape: Shape{"M": 5, "N": 37, "K": 64}, big: Shape{"M": 13, "N": 130, "K": 100}, batch: "M", fills: sums, cases: productCases},
+	"matmul_bt_quant": {shape: Shape{"M": 5, "N": 37, "K": 256}, big: Shape{"M": 13, "N": 130, "K": 512}, batch: "M", fills: []Fill{Zero, Equal, Ties, Denormal}, cases: quantCases},
 
-	"rms_norm": {shape: Shape{"T": 3, "H": 51}, batch: "T", attrs: eps, alias: map[string]string{"out": "x"}, fills: sums, cases: normCases},
-	"silu_and_mul": {shape: Shape{"T": 3, "D": 51}, batch: "T", derived: []string{"W"}, derive: func(g *generator) error {
+	"rms_norm": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 333}, batch: "T", attrs: eps, alias: map[string]string{"out": "x"}, fills: sums, cases: normCases},
+	"silu_and_mul": {shape: Shape{"T": 3, "D": 51}, big: Shape{"T": 5, "D": 333}, batch: "T", derived: []string{"W"}, derive: func(g *generator) error {
 		if g.set("W", 2*g.shape["D"]); g.has("up") {
 			g.set("W", g.shape["D"])
 		}
 		return nil
 	}, fills: anyFill, cases: siluCases},
-	"relu": {shape: Shape{"T": 3, "H": 51}, batch: "T", shapes: anyRank("x"), alias: map[string]string{"out": "x"}, fills: anyFill, cases: reluCases},
-	"add": {shape: Shape{"T": 3, "H": 51}, batch: "T", shapes: map[string]string{"b": "T,H|H"}, alias: map[string]string{"out": "a"},
+	"relu": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: anyRank("x"), alias: map[string]string{"out": "x"}, fills: anyFill, cases: reluCases},
+	"add": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: map[string]string{"b": "T,H|H"}, alias: map[string]string{"out": "a"},
 		fills: anyFill, cases: addCases},
-	"mul_scalar": {shape: Shape{"T": 3, "H": 51}, batch: "T", shapes: anyRank("x"), attrs: func(*generator) map[string]any { return map[string]any{"scalar": 1.0 / 3} },
+	"mul_scalar": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: anyRank("x"), attrs: func(*generator) map[string]any { return map[string]any{"scalar": 1.0 / 3} },
 		alias: map[string]string{"out": "x"}, fills: anyFill, cases: scalarCases},
-	"qkv_split": {shape: Shape{"T": 3, "Q": 40, "KV": 8}, batch: "T", shapes: map[string]string{"q_out": "T,Q", "k_out": "T,KV", "v_out": "T,KV"},
+	"qkv_split": {shape: Shape{"T": 3, "Q": 40, "KV": 8}, big: Shape{"T": 5, "Q": 96, "KV": 33}, batch: "T", shapes: map[string]string{"q_out": "T,Q", "k_out": "T,KV", "v_out": "T,KV"},
 		derived: []string{"W"}, derive: func(g *generator) error {
 			g.set("W", g.shape["Q"]+2*g.shape["KV"])
 			return nil
 		}, least: Shape{"T": 1}, fills: anyFill, cases: splitCases},
-	"softmax": {shape: Shape{"H": 2, "T": 3, "N": 51}, attrs: func(*generator) map[string]any { return map[string]any{"scale": 0.5} },
+	"softmax": {shape: Shape{"H": 2, "T": 3, "N": 51}, big: Shape{"H": 3, "T": 5, "N": 333}, attrs: func(*generator) map[string]any { return map[string]any{"scale": 0.5} },
 		fill: fillers{"mask": additiveMask}, fills: append([]Fill{NegInf}, sums...), cases: softmaxCases},
-	"embedding": {shape: Shape{"T": 5, "V": 19, "H": 256}, batch: "T", fill: fillers{"ids": between("V")}, least: Shape{"V": 1}, fills: anyFill, cases: embeddingCases},
+	"embedding": {shape: Shape{"T": 5, "V": 19, "H": 256}, big: Shape{"T": 9, "V": 300, "H": 512}, batch: "T", fill: fillers{"ids": between("V")}, least: Shape{"V": 1}, fills: anyFill, cases: embeddingCases},
 
-	"rope_neox": {shape: Shape{"T": 3, "Hq": 4, "Hk": 2, "D": 40}, batch: "T", derived: []string{"P"}, derive: pairs, attrs: rotaryDim, fill: ropeFill,
+	"rope_neox": {shape: Shape{"T": 3, "Hq": 4, "Hk": 2, "D": 40}, big: Shape{"T": 9, "Hq": 5, "Hk": 3, "D": 66}, batch: "T", derived: []string{"P"}, derive: pairs, attrs: rotaryDim, fill: ropeFill,
 		least: Shape{"D": 2}, fit: fitFactors, fills: sums, cases: ropeCases},
-	"rope_cos_sin_cache": {shape: Shape{"T": 3, "R": 38}, batch: "T", derived: []string{"P"}, derive: pairs, attrs: rotaryDim, fill: ropeFill,
+	"rope_cos_sin_cache": {shape: Shape{"T": 3, "R": 38}, big: Shape{"T": 33, "R": 66}, batch: "T", derived: []string{"P"}, derive: pairs, attrs: rotaryDim, fill: ropeFill,
 		least: Shape{"R": 2}, step: Shape{"R": 2}, fit: fitFactors, cases: ropeScalingCases},
-	"rope_from_cache": {shape: Shape{"T": 3, "Hq": 4, "Hk": 2, "D": 40, "P": 64}, batch: "T", derived: []string{"R"}, derive: pairs, attrs: rotaryDim,
+	"rope_from_cache": {shape: Shape{"T": 3, "Hq": 4, "Hk": 2, "D": 40, "P": 64}, big: Shape{"T": 9, "Hq": 5, "Hk": 3, "D": 66, "P": 100}, batch: "T", derived: []string{"R"}, derive: pairs, attrs: rotaryDim,
 		fill: fillers{"positions": between("P"), "cos_sin_cache": span(-1, 1)}, least: Shape{"D": 2, "P": 1}, fit: fitSections, fills: sums, cases: ropeCacheCases},
 
-	"attention": {shape: Shape{"Tq": 7, "Tk": 19, "Hq": 6, "Hk": 2, "D": 19, "Dv": 19}, batch: "Tq", attrs: headScale, fill: fillers{"mask": additiveMask},
+	"attention": {shape: Shape{"Tq": 7, "Tk": 19, "Hq": 6, "Hk": 2, "D": 19, "Dv": 19}, big: Shape{"Tq": 37, "Tk": 70, "Hq": 6, "Hk": 3, "D": 40, "Dv": 33}, batch: "Tq", attrs: headScale, fill: fillers{"mask": additiveMask},
 		fit: fitHeads, fills: sums, cases: attentionCases},
-	"paged_attention": {shape: Shape{"Tq": 3, "Tk": 21, "R": 1, "Hq": 6, "Hk": 2, "D": 32, "BS": 8}, batch: "R", alone: oneRequest,
+	"paged_attention": {shape: Shape{"Tq": 3, "Tk": 21, "R": 1, "Hq": 6, "Hk": 2, "D": 32, "BS": 8}, big: Shape{"Tq": 37, "Tk": 70, "R": 3, "Hq": 6, "Hk": 3, "D": 64, "BS": 16}, batch: "R", alone: oneRequest,
 		derived: []string{"NB", "MB"}, derive: requests, attrs: headScale, fill: pagedFill, least: Shape{"R": 1, "BS": 1}, fit: fitHeads, fills: sums, cases: pagedCases},
-	"reshape_and_cache": {shape: Shape{"Tk": 5, "Hk": 2, "D": 32, "NB": 4, "BS": 8}, derived: []string{"S"}, derive: slots,
+	"reshape_and_cache": {shape: Shape{"Tk": 5, "Hk": 2, "D": 32, "NB": 4, "BS": 8}, big: Shape{"Tk": 33, "Hk": 3, "D": 64, "NB": 9, "BS": 16}, derived: []string{"S"}, derive: slots,
 		fill: fillers{"slot_mapping": slotFill}, least: Shape{"NB": 1, "BS": 1}, fit: fitBlocks, fills: anyFill, cases: cacheCases},
 
-	"apply_temperature": {shape: rowsOfLogits, batch: "N", spread: 3, fill: fillers{"temp": span(0.2, 2)}, fills: anyFill, cases: temperatureCases},
-	"greedy_argmax":     {shape: rowsOfLogits, batch: "N", spread: 3, least: Shape{"V": 1}, fills: anyFill, cases: argmaxCases},
-	"apply_top_k_top_p": {shape: rowsOfLogits, batch: "N", spread: 3, fill: fillers{"k": wholes(1, 41), "p": span(0.5, 1)}, fills: ranks, cases: topCases},
-	"compute_probs":     {shape: rowsOfLogits, batch: "N", spread: 3, fills: append([]Fill{NegInf}, sums...), cases: probCases},
-	"compute_logprobs":  {shape: rowsOfLogits, batch: "N", spread: 3, fills: append([]Fill{NegInf}, sums...), cases: probCases},
-	"random_sample":     {shape: rowsOfLogits, fill: fillers{"probs": span(0, 1), "seeds": wholes(-1<<52, 1<<52)}, least: Shape{"V": 1}, cases: sampleCases},
-	"apply_penalties": {shape: rowsOfLogits, batch: "N", spread: 3, fill: fillers{"output_bin_counts": wholes(0, 4), "frequency_penalties": span(-0.5, 1),
+	"apply_temperature": {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fill: fillers{"temp": span(0.2, 2)}, fills: anyFill, cases: temperatureCases},
+	"greedy_argmax":     {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, least: Shape{"V": 1}, fills: anyFill, cases: argmaxCases},
+	"apply_top_k_top_p": {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fill: fillers{"k": wholes(1, 41), "p": span(0.5, 1)}, fills: ranks, cases: topCases},
+	"compute_probs":     {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fills: append([]Fill{NegInf}, sums...), cases: probCases},
+	"compute_logprobs":  {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fills: append([]Fill{NegInf}, sums...), cases: probCases},
+	"random_sample":     {shape: rowsOfLogits, big: bigLogits, fill: fillers{"probs": span(0, 1), "seeds": wholes(-1<<52, 1<<52)}, least: Shape{"V": 1}, cases: sampleCases},
+	"apply_penalties": {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fill: fillers{"output_bin_counts": wholes(0, 4), "frequency_penalties": span(-0.5, 1),
 		"presence_penalties": span(-0.5, 1), "repetition_penalties": span(0.8, 1.5)}, fills: anyFill, cases: rowCases},
-	"apply_min_p":             {shape: rowsOfLogits, batch: "N", spread: 3, fill: fillers{"min_p": span(0, 0.3)}, fills: ranks, cases: rowCases},
-	"apply_logit_bias":        {shape: listOfLogits, spread: 3, fill: fillers{"rows": between("N"), "cols": between("V")}, least: Shape{"N": 1, "V": 1}, fills: anyFill, cases: listCases},
-	"apply_token_mask":        {shape: listOfLogits, spread: 3, fill: fillers{"rows": between("N"), "cols": between("V")}, least: Shape{"N": 1, "V": 1}, fills: anyFill, cases: listCases},
-	"apply_allowed_token_ids": {shape: rowsOfLogits, batch: "N", spread: 3, fills: anyFill, cases: rowCases},
+	"apply_min_p":             {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fill: fillers{"min_p": span(0, 0.3)}, fills: ranks, cases: rowCases},
+	"apply_logit_bias":        {shape: listOfLogits, big: bigLogits, spread: 3, fill: fillers{"rows": between("N"), "cols": between("V")}, least: Shape{"N": 1, "V": 1}, fills: anyFill, cases: listCases},
+	"apply_token_mask":        {shape: listOfLogits, big: bigLogits, spread: 3, fill: fillers{"rows": between("N"), "cols": between("V")}, least: Shape{"N": 1, "V": 1}, fills: anyFill, cases: listCases},
+	"apply_allowed_token_ids": {shape: rowsOfLogits, big: bigLogits, batch: "N", spread: 3, fills: anyFill, cases: rowCases},
 }
 
 // Ways to fill with a defined result: for ops that work on each element, for sums of products (whose overflow depends on
@@ -189,9 +190,9 @@ func fitHeads(c *Case) bool {
 	switch {
 	case q && hq == 0, k && hk == 0:
 		return false
-	case q:
+	case q && !k:
 		c.Shape["Hk"] = 1
-	case k:
+	case k && !q:
 		c.Shape["Hq"] = 2 * hk
 	}
 	return true
@@ -228,6 +229,7 @@ func oneRequest(a *Args, r int64) error {
 var (
 	rowsOfLogits = Shape{"N": 3, "V": 151}
 	listOfLogits = Shape{"N": 3, "V": 151, "M": 7}
+	bigLogits    = Shape{"N": 5, "V": 1003}
 )
 
 func eps(*generator) map[string]any { return map[string]any{"eps": 1e-5} }
