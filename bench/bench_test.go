@@ -356,7 +356,7 @@ func TestW40Provenance(t *testing.T) {
 	require.NotEqual(t, p.Digest, changed.Provenance.Digest, "another table of kernels")
 	require.Contains(t, strings.Join(Compare(a, changed, DefaultNoise).Differences, " "), "kernels: "+p.Digest)
 
-	for _, text := range []string{"", "{", "[]", `{"version":2}`, `{"version":1,"records":7}`} {
+	for _, text := range []string{"", "{", "[]", `{"version":2}`, `{"version":1,"records":7}`, `{"version":1,"records":[{"samples_ns":[1,0]}]}`} {
 		_, err := Read(strings.NewReader(text))
 		require.ErrorIs(t, err, ErrReport, text)
 	}
@@ -508,6 +508,10 @@ func TestOptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rep.Failed(), 1)
 	require.Contains(t, rep.Records[0].Error, "100")
+	o.M, o.K = []int64{0}, []int64{32}
+	rep, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Contains(t, rep.Records[0].Error, "all outputs are empty")
 }
 
 // TestEveryOp measures every kernel of every op on a small call of it: no op lacks a usual call, a cost, or figures.
@@ -579,6 +583,12 @@ func TestStatistics(t *testing.T) {
 	low2, high2 := interval(v)
 	require.Equal(t, [2]float64{low, high}, [2]float64{low2, high2}, "equal samples give equal intervals")
 	require.True(t, 1 <= low && low < 3 && 3 < high && high <= 5)
+	many := make([]float64, 1e6)
+	for i := range many {
+		many[i] = float64(i)
+	}
+	low, high = interval(many)
+	require.True(t, 4e5 < low && low < 5e5 && 5e5 < high && high < 6e5, "%v %v", low, high)
 	low, high = interval([]float64{7, 7, 7})
 	require.Equal(t, [2]float64{7, 7}, [2]float64{low, high})
 

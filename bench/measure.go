@@ -160,6 +160,12 @@ func (g *rig) newCase(j job, steps []registry.Step) (*caseRun, error) {
 	if c.args, err = sample.Of(j.desc, j.c); err != nil {
 		return nil, err
 	}
+	if !slices.ContainsFunc(j.desc.Operands, func(p registry.Operand) bool {
+		x := c.args.Tensor(p.Name)
+		return p.Role != registry.In && x.Present() && x.Numel() > 0
+	}) {
+		return nil, fmt.Errorf("bench: all outputs are empty: %w", ErrOption)
+	}
 	var known bool
 	if c.cost, known = ops.CostOf(j.desc.Op, c.args.Record()); !known {
 		c.cost.Unit = ops.UnitF32

@@ -184,6 +184,11 @@ func Read(rd io.Reader) (*Report, error) {
 	if r.Version != Version {
 		return nil, fmt.Errorf("bench: version %d, want %d: %w", r.Version, Version, ErrReport)
 	}
+	for i := range r.Records {
+		if slices.ContainsFunc(r.Records[i].Samples, func(ns float64) bool { return !(ns > 0) }) {
+			return nil, fmt.Errorf("bench: record %d has a sample that is no time: %w", i, ErrReport)
+		}
+	}
 	return r, nil
 }
 

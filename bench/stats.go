@@ -27,24 +27,35 @@ func median(v []float64) float64 { return quantile(v, 0.5) }
 
 // interval returns the 95 % bootstrap interval of the median of v. Equal arguments give equal results.
 func interval(v []float64) (low, high float64) {
-	return bootstrap(len(v), func(i int) float64 { return v[i] })
-}
-
-// bootstrap draws n of n values with replacement, again and again, and returns the 2.5 and the 97.5 percentile of their
-// medians.
-func bootstrap(n int, value func(i int) float64) (low, high float64) {
-	r := rand.New(rand.NewPCG(1, uint64(n)))
-	draw := make([]float64, n)
+	v = thin(v)
+	r := rand.New(rand.NewPCG(1, uint64(len(v))))
+	draw := make([]float64, len(v))
 	return percentiles(func() float64 {
 		for i := range draw {
-			draw[i] = value(r.IntN(n))
+			draw[i] = v[r.IntN(len(v))]
 		}
 		return median(draw)
 	})
 }
 
+// mostDrawn bounds the samples that a bootstrap draws from; more say little more and take for ever.
+const mostDrawn = 500
+
+// thin returns at most mostDrawn values of v, evenly spread.
+func thin(v []float64) []float64 {
+	if len(v) <= mostDrawn {
+		return v
+	}
+	t := make([]float64, mostDrawn)
+	for i := range t {
+		t[i] = v[i*len(v)/mostDrawn]
+	}
+	return t
+}
+
 // ratioInterval returns the 95 % bootstrap interval of median(b)/median(a), whose samples do not come in pairs.
 func ratioInterval(a, b []float64) (low, high float64) {
+	a, b = thin(a), thin(b)
 	r := rand.New(rand.NewPCG(2, uint64(len(a)+len(b))))
 	x, y := make([]float64, len(a)), make([]float64, len(b))
 	return percentiles(func() float64 {
