@@ -60,7 +60,7 @@ func (f *watchFlags) start(a *app) (*watch, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--debug %s: %w: %w", f.Debug, errListen, err)
 		}
-		w.server = &http.Server{Handler: debug.Handler(debug.Options{Devices: &w.devices}), ReadHeaderTimeout: 10 * time.Second}
+		w.server = pageServer(debug.Handler(debug.Options{Devices: &w.devices}))
 		w.url = "http://" + l.Addr().String() + debug.Path
 		go w.server.Serve(l)
 		a.warn("the page is at %s", w.url)
@@ -69,6 +69,11 @@ func (f *watchFlags) start(a *app) (*watch, error) {
 		return nil, errors.Join(err, w.stop(a))
 	}
 	return w, nil
+}
+
+// pageServer serves h to clients that need not be well-behaved: none holds a connection, and what it costs, for long.
+func pageServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 }
 
 // change makes r do what the flags ask of it.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -131,6 +132,29 @@ func TestGenerateDebug(t *testing.T) {
 	require.Zero(t, <-done)
 	_, err = http.Get(url)
 	require.Error(t, err, "the page is gone")
+}
+
+// A client that sends nothing, or reads nothing, does not keep the page's server busy.
+func TestPageServerIsBounded(t *testing.T) {
+	s := pageServer(http.NotFoundHandler())
+	for name, d := range map[string]time.Duration{"read": s.ReadTimeout, "write": s.WriteTimeout, "idle": s.IdleTimeout} {
+		require.Positive(t, d, name)
+		require.LessOrEqual(t, d, time.Minute, name)
+	}
+	s.ReadTimeout = 50 * time.Millisecond
+	l, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("GET / HTTP/1.1\r\nHost: localho"))
+	require.NoError(t, err)
+	_, err = io.ReadAll(c)
+	require.NoError(t, err, "the server closes it")
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, <-done, http.ErrServerClosed)
 }
 
 // A trace holds every call of every op: as many as the counters say.
