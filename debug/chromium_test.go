@@ -53,6 +53,9 @@ func browse(t *testing.T, browser, url string, args ...string) string {
 // A real browser shows the page while a model generates: the kernels with their counters, one provoked fallback with its
 // reason near the top, and hostile texts as texts. The picture is left among the test's artifacts (go test -artifacts).
 func TestPageInChromium(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a browser takes seconds to start")
+	}
 	browser := chromium(t)
 	l := newLoad(t)
 	l.lost.Lose(errors.New("fell off the bus " + hostile))
