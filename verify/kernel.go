@@ -79,7 +79,7 @@ func (k *kernel) case_(c *call) {
 	k.Cases++
 	got := c.want.Clone()
 	got.Reset()
-	err := ops.Launch(k.views[0], k.d.Op, got.Record())
+	err := launch(k.views[0], k.d.Op, got)
 	switch {
 	case errors.Is(err, registry.ErrDeclined):
 		k.declined(err)
@@ -150,6 +150,16 @@ func orNone(err error) error {
 	return err
 }
 
+// launch runs a call. A panic of the kernel is an error.
+func launch(q *registry.Queue, op registry.Op, a *sample.Args) (err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			err = fmt.Errorf("panic: %v", e)
+		}
+	}()
+	return ops.Launch(q, op, a.Record())
+}
+
 // declined counts a decline by its reason.
 func (k *kernel) declined(err error) {
 	k.Declined++
@@ -209,7 +219,7 @@ func (k *kernel) repeat(c *call, got *sample.Args) {
 		}
 		again.Reset()
 		k.Checks[check]++
-		if err := ops.Launch(q, k.d.Op, again.Record()); err != nil {
+		if err := launch(q, k.d.Op, again); err != nil {
 			k.fail(check, c, nil, "%v", err)
 			return
 		}
@@ -245,7 +255,7 @@ func (k *kernel) rows(c *call, got *sample.Args) {
 		if err != nil {
 			return
 		}
-		err = ops.Launch(k.views[0], k.d.Op, alone.Record())
+		err = launch(k.views[0], k.d.Op, alone)
 		if errors.Is(err, registry.ErrDeclined) {
 			return // not this kernel's size: the promise is about calls that it takes
 		}

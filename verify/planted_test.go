@@ -92,6 +92,12 @@ func defects() []defect {
 		{name: "fails", want: verify.Failed, check: "error", detail: "out of luck", spoil: func(_ *registry.Queue, a *ops.RMSNormArgs, right func() registry.Status) registry.Status {
 			return a.Fail(errLuck)
 		}},
+		{name: "panics", want: verify.Failed, check: "error", detail: "panic: out of range", spoil: func(_ *registry.Queue, a *ops.RMSNormArgs, right func() registry.Status) registry.Status {
+			if a.X.Shape[1] == 17 {
+				panic("out of range")
+			}
+			return right()
+		}},
 		{name: "other bits each time", want: verify.Failed, check: "same bits again", spoil: after(func(a *ops.RMSNormArgs) {
 			if f32(a) && a.Residual.Present() == false {
 				v := floats(&a.Out, 1)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
 )
@@ -36,7 +35,7 @@ func (k *kernel) shrink(c *call, tol sample.Tolerance) *Shrunk {
 			return "", false
 		}
 		got := want.Clone()
-		if ops.Launch(q, k.d.Op, want.Record()) != nil || ops.Launch(k.views[0], k.d.Op, got.Record()) != nil {
+		if launch(q, k.d.Op, want) != nil || launch(k.views[0], k.d.Op, got) != nil {
 			return "", false
 		}
 		bad := worst(sample.Compare(got, want, tol))

@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	"github.com/opmux/opmux/device"
-	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
@@ -327,7 +326,7 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 			}
 			return nil, err
 		}
-		err = ops.Launch(q, d.Op, a.Record())
+		err = launch(q, d.Op, a)
 		if errors.Is(err, registry.ErrDeclined) {
 			v.report.Unserved = append(v.report.Unserved, d.Name+": "+c.Name)
 			continue
