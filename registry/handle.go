@@ -294,13 +294,17 @@ type Handle struct {
 
 // prepared is a handle resolved against one snapshot.
 type prepared struct {
-	t      *table
-	at     []int // dynamic traits in the schema
-	reg    *regions
-	single *answer // without dynamic traits
-	mu     sync.Mutex
-	kept   atomic.Pointer[map[handleKey]*answer]
+	t     *table
+	at    []int // dynamic traits in the schema
+	reg   *regions
+	dense []atomic.Pointer[answer] // by class of all traits, where there are few
+	sizes []int64                  // classes of each trait, with dense
+	mu    sync.Mutex
+	kept  atomic.Pointer[map[handleKey]*answer] // where dense is nil
 }
+
+// maxDense bounds the classes that a handle has a place for.
+const maxDense = 1024
 
 // maxHandleTraits bounds the traits that a handle varies.
 const maxHandleTraits = 4
@@ -359,12 +363,39 @@ func (h *Handle) prepare() (*prepared, error) {
 		p.at = append(p.at, q.schema.trait(n))
 	}
 	p.kept.Store(&map[handleKey]*answer{})
-	if len(h.dynamic) == 0 {
-		p.single = h.r.selections.answer(q)
-		q.deliver()
+	if n := p.classes(); n <= maxDense {
+		p.dense = make([]atomic.Pointer[answer], n)
 	}
 	h.cur.Store(p)
 	return p, nil
+}
+
+// classes is the number of classes that the dynamic traits have together, or more than maxDense. It fills sizes.
+func (p *prepared) classes() int64 {
+	n := int64(1)
+	for _, at := range p.at {
+		size := int64(len(p.reg.starts[at])+1) * max(p.reg.moduli[at], 1)
+		if p.reg.exact || size > maxDense {
+			return maxDense + 1
+		}
+		if n *= size; n > maxDense {
+			return n
+		}
+		p.sizes = append(p.sizes, size)
+	}
+	return n
+}
+
+// class is the place of values in dense.
+func (p *prepared) class(values []int64) (n int64) {
+	for i, at := range p.at {
+		v := int64(0)
+		if i < len(values) {
+			v = values[i]
+		}
+		n = n*p.sizes[i] + p.reg.of(at, v)
+	}
+	return n
 }
 
 // Select returns the selection for the given values of the dynamic traits (missing ones are 0, more are ignored). While
@@ -379,26 +410,29 @@ func (h *Handle) Select(values ...int64) (*Selection, error) {
 			return nil, err
 		}
 	}
-	if p.single != nil {
-		return p.single.s, p.single.err
-	}
-	var key handleKey
-	for i, at := range p.at {
-		if i == len(values) {
-			break
+	if p.dense != nil {
+		if a := p.dense[p.class(values)].Load(); a != nil {
+			return a.s, a.err
 		}
-		if key[i] = values[i]; !p.reg.exact {
-			key[i] = p.reg.of(at, values[i])
-		}
-	}
-	if a := (*p.kept.Load())[key]; a != nil {
+	} else if a := (*p.kept.Load())[p.key(values)]; a != nil {
 		return a.s, a.err
 	}
-	return h.keep(p, key, slices.Clone(values))
+	return h.keep(p, slices.Clone(values))
+}
+
+// key is the place of values in kept.
+func (p *prepared) key(values []int64) (key handleKey) {
+	copy(key[:len(p.at)], values)
+	for i, at := range p.at {
+		if !p.reg.exact {
+			key[i] = p.reg.of(at, key[i])
+		}
+	}
+	return key
 }
 
 // keep asks the registry and remembers the answer.
-func (h *Handle) keep(p *prepared, key handleKey, values []int64) (*Selection, error) {
+func (h *Handle) keep(p *prepared, values []int64) (*Selection, error) {
 	req := h.at(values)
 	q, err := h.r.resolve(&req)
 	if err != nil {
@@ -409,6 +443,10 @@ func (h *Handle) keep(p *prepared, key handleKey, values []int64) (*Selection, e
 	if q.t != p.t {
 		return a.s, a.err // the registry moved on
 	}
+	if p.dense != nil {
+		p.dense[p.class(values)].Store(a)
+		return a.s, a.err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := *p.kept.Load()
@@ -417,7 +455,7 @@ func (h *Handle) keep(p *prepared, key handleKey, values []int64) (*Selection, e
 	}
 	next := make(map[handleKey]*answer, len(old)+1)
 	maps.Copy(next, old)
-	next[key] = a
+	next[p.key(values)] = a
 	p.kept.Store(&next)
 	return a.s, a.err
 }

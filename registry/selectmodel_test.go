@@ -420,8 +420,12 @@ func (m *selModel) askHandle() {
 	for k, v := range req.Traits {
 		full.Traits[k] = v
 	}
+	values = values[:len(values)-b2i(m.rnd.IntN(4) == 0)] // what is missing is 0
 	for j, n := range h.Dynamic() {
-		full.Traits[n] = IntTrait(values[j])
+		full.Traits[n] = IntTrait(0)
+		if j < len(values) {
+			full.Traits[n] = IntTrait(values[j])
+		}
 	}
 	want := m.eligible(full)
 	s, err := h.Select(values...)
