@@ -138,7 +138,7 @@ func roofline(r *bench.Report, o options) (p *plot.Plot, left []string, err erro
 		return nil, nil, err
 	}
 	half := math.Sqrt(start * end)
-	labels := plotter.XYLabels{XYs: plotter.XYs{{X: half, Y: half * bandwidth / 1e9}}, Labels: []string{fmt.Sprintf("reads %.3g GB/s", bandwidth/1e9)}}
+	labels := plotter.XYLabels{XYs: plotter.XYs{{X: half, Y: half * bandwidth / 1e9}}, Labels: []string{fmt.Sprintf("reads %s GB/s", digits(bandwidth/1e9))}}
 	above := []vg.Point{{X: vg.Points(-8), Y: vg.Points(3)}}
 	for _, u := range peaks {
 		var dashes []vg.Length
@@ -149,7 +149,7 @@ func roofline(r *bench.Report, o options) (p *plot.Plot, left []string, err erro
 			return nil, nil, err
 		}
 		labels.XYs = append(labels.XYs, plotter.XY{X: highX, Y: u.rate / 1e9})
-		labels.Labels = append(labels.Labels, fmt.Sprintf("multiplies %s: %.3g GFLOP/s", u.name, u.rate/1e9))
+		labels.Labels = append(labels.Labels, fmt.Sprintf("multiplies %s: %s GFLOP/s", u.name, digits(u.rate/1e9)))
 		above = append(above, vg.Point{X: vg.Points(-6), Y: vg.Points(5)})
 	}
 	if err := write(p, labels, above, draw.XRight, roofColor); err != nil {
@@ -168,6 +168,14 @@ func roofline(r *bench.Report, o options) (p *plot.Plot, left []string, err erro
 // positive reports whether all of v have a place on a logarithmic scale.
 func positive(v ...float64) bool {
 	return !slices.ContainsFunc(v, func(x float64) bool { return !(x > 1e-30 && x < 1e30) })
+}
+
+// digits prints three digits, or all of those before the point.
+func digits(v float64) string {
+	if v >= 100 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
 }
 
 func grid() *plotter.Grid {
