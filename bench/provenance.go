@@ -5,13 +5,15 @@ import (
 	"runtime"
 	"runtime/debug"
 	"time"
+
+	"github.com/opmux/opmux/internal/build"
 )
 
 // provenance says where the figures of a run come from.
 func (g *rig) provenance() Provenance {
 	caps := g.Device.Caps()
 	p := Provenance{Time: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
-		Device: g.Device.ID().String(), DeviceName: g.Device.Name(), DeviceArch: caps.Arch, Threads: g.threads(),
+		Revision: build.Revision(), Device: g.Device.ID().String(), DeviceName: g.Device.Name(), DeviceArch: caps.Arch, Threads: g.threads(),
 		Digest: g.Registry.Digest(), Cache: g.cache(), Seed: g.Seed}
 	if caps.Platform != nil {
 		p.CPU = caps.Platform.Name
@@ -25,18 +27,6 @@ func (g *rig) provenance() Provenance {
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		p.Version = info.Main.Version
-		changed := false
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				p.Revision = s.Value
-			case "vcs.modified":
-				changed = s.Value == "true"
-			}
-		}
-		if changed && p.Revision != "" {
-			p.Revision += "+"
-		}
 	}
 	return p
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/internal/build"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -44,7 +45,7 @@ type Process struct {
 	Started  time.Time `json:"started"`
 	PID      int       `json:"pid"`
 	Program  string    `json:"program"`
-	Revision string    `json:"revision,omitempty"` // of the source, "+changes" if it was edited
+	Revision string    `json:"revision,omitempty"` // of the source, "+" behind it if that had been changed
 	Go       string    `json:"go"`
 	Platform string    `json:"platform"` // GOOS/GOARCH
 }
@@ -268,17 +269,9 @@ func words(e registry.Event) Event {
 }
 
 func process() Process {
-	p := Process{Time: time.Now(), Started: started, PID: os.Getpid(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	p := Process{Time: time.Now(), Started: started, PID: os.Getpid(), Revision: build.Revision(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if b, ok := debug.ReadBuildInfo(); ok {
 		p.Program = cmp.Or(b.Path, b.Main.Path)
-		for _, s := range b.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				p.Revision = s.Value
-			case s.Key == "vcs.modified" && s.Value == "true":
-				p.Revision += "+changes"
-			}
-		}
 	}
 	return p
 }

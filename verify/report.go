@@ -48,8 +48,7 @@ type Build struct {
 	Go       string `json:"go"`
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
-	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified,omitempty"`
+	Revision string `json:"revision,omitempty"` // of the source, "+" behind it if that had been changed
 }
 
 // Counts counts cases.
@@ -116,10 +115,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "verify %s on %s (%s), seed %d, %s %s/%s", r.Level, r.Device, r.DeviceName, r.Seed, r.Build.Go, r.Build.OS, r.Build.Arch)
 	if r.Build.Revision != "" {
-		fmt.Fprintf(&b, ", revision %.12s", r.Build.Revision)
-		if r.Build.Modified {
-			b.WriteString(" (modified)")
-		}
+		fmt.Fprintf(&b, ", revision %s", r.Build.Revision)
 	}
 	if len(r.Threads) > 0 {
 		fmt.Fprintf(&b, ", also with %v threads", r.Threads)

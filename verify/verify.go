@@ -13,11 +13,11 @@ import (
 	"maps"
 	"path"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/internal/build"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
@@ -68,7 +68,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	v := &run{Options: o, report: &Report{Version: 1, OK: true, Level: o.Level.String(), Seed: o.Seed, Strict: o.Strict,
-		Device: o.Device.ID().String(), DeviceName: o.Device.Name(), Threads: slices.Sorted(maps.Keys(o.More)), Build: build(), Digest: o.Registry.Digest()}}
+		Device: o.Device.ID().String(), DeviceName: o.Device.Name(), Threads: slices.Sorted(maps.Keys(o.More)), Build: Build{Revision: build.Revision(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}, Digest: o.Registry.Digest()}}
 	defer v.close()
 	if err := v.open(); err != nil {
 		return nil, err
@@ -334,20 +334,4 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 		list = append(list, call{Case: c, want: a, err: err, tol: sample.ToleranceFor(a)})
 	}
 	return list, nil
-}
-
-// build says what binary runs.
-func build() Build {
-	b := Build{Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				b.Revision = s.Value
-			case "vcs.modified":
-				b.Modified = s.Value == "true"
-			}
-		}
-	}
-	return b
 }

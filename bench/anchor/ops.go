@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/opmux/opmux/bench"
 	"github.com/opmux/opmux/cpu"
 	"github.com/opmux/opmux/gguf"
+	"github.com/opmux/opmux/internal/build"
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
@@ -230,23 +230,11 @@ func runOps(args []string) error {
 }
 
 func newReport(o options) *report {
-	p := bench.Provenance{Time: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+	p := bench.Provenance{Time: time.Now().UTC().Format(time.RFC3339), Revision: build.Revision(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPU: cpuModel(), Device: "cpu:0", Digest: registry.Default().Digest(), Threads: slices.Max(o.threads), Cache: "cold", Seed: o.seed}
 	if d, err := cpu.Open(cpu.Options{Threads: p.Threads}); err == nil {
 		p.DeviceName, p.DeviceArch = d.Name(), d.Caps().Arch
 		d.Close()
-	}
-	if b, ok := debug.ReadBuildInfo(); ok {
-		changed := ""
-		for _, s := range b.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				p.Revision = s.Value
-			case s.Key == "vcs.modified" && s.Value == "true":
-				changed = "+"
-			}
-		}
-		p.Revision += changed
 	}
 	return &report{Version: bench.Version, Provenance: p, Rounds: o.rounds}
 }
