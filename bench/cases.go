@@ -70,18 +70,6 @@ type job struct {
 	text   string
 }
 
-// catalogue lists the ops that r knows, by id.
-func catalogue(r *registry.Registry) []registry.Descriptor {
-	list := registry.Descriptors()
-	for op := registry.FirstDefined; ; op++ {
-		d, ok := r.Describe(op)
-		if !ok {
-			return list
-		}
-		list = append(list, d)
-	}
-}
-
 // match reports whether one of names fits the glob; "" fits all.
 func match(glob string, names ...string) (bool, error) {
 	for _, n := range names {
@@ -104,7 +92,7 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 	}
 	known := false
 	used := map[string]bool{} // symbols and operands
-	for _, d := range catalogue(o.Registry) {
+	for _, d := range o.Registry.Descriptors() {
 		ok, err := match(o.Op, append([]string{d.Name, d.Family + "." + d.Mode}, d.Aliases...)...)
 		if err != nil {
 			return nil, nil, err

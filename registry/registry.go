@@ -498,6 +498,18 @@ func (r *Registry) Describe(op Op) (Descriptor, bool) {
 	return Descriptor{}, false
 }
 
+// Descriptors returns the ops that the registry knows, by id: the catalogue's, then its own.
+func (r *Registry) Descriptors() []Descriptor {
+	list := Descriptors()
+	for op := FirstDefined; ; op++ {
+		d, ok := r.Describe(op)
+		if !ok {
+			return list
+		}
+		list = append(list, d)
+	}
+}
+
 // desc finds an op of the registry's own or of the catalogue, which may be ahead of the registry.
 func (r *Registry) desc(op Op) *Descriptor {
 	if d := r.ops.Load().desc(op); d != nil {

@@ -133,24 +133,13 @@ func (v *run) close() {
 
 // descriptors lists the ops that the options name, also those that the registry defined for itself.
 func (v *run) descriptors() (list []registry.Descriptor) {
-	listed := map[registry.Op]bool{}
-	add := func(d registry.Descriptor) {
+	for _, d := range v.Registry.Descriptors() {
 		names := append([]string{d.Name, d.Family + "." + d.Mode}, d.Aliases...)
-		if !listed[d.Op] && d.Record != nil && slices.ContainsFunc(names, func(n string) bool { return match(v.Op, n) }) {
-			listed[d.Op] = true
+		if d.Record != nil && slices.ContainsFunc(names, func(n string) bool { return match(v.Op, n) }) {
 			list = append(list, d)
 		}
 	}
-	for _, d := range registry.Descriptors() {
-		add(d)
-	}
-	for op := registry.FirstDefined; ; op++ {
-		d, ok := v.Registry.Describe(op)
-		if !ok {
-			return list
-		}
-		add(d)
-	}
+	return list
 }
 
 func match(glob, name string) bool {
@@ -287,7 +276,7 @@ func (v *run) cases(d registry.Descriptor, kernels []registry.Step) (list []samp
 			types = append(types, t)
 			add(sample.Case{Op: d.Op, Name: "signature", Types: t})
 		}
-		for _, c := range sample.CasesFor(d, spec.Thresholds, types...) {
+		for _, c := range sample.CasesFor(d, spec.Boundaries(), types...) {
 			add(c)
 		}
 	}
@@ -324,7 +313,8 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 				v.unfit = err
 				continue // what was asked for need not suit every op and case
 			}
-			return nil, err
+			v.report.Unserved = append(v.report.Unserved, err.Error()) // a description that the op's validator does not admit
+			continue
 		}
 		err = launch(q, d.Op, a)
 		if errors.Is(err, registry.ErrDeclined) {

@@ -135,8 +135,8 @@ func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) 
 	case c.Op == "" && c.Sig != "":
 		return usagef("--sig needs an op")
 	case c.Op == "":
-		for _, name := range opNames(r) {
-			d, err := c.one(r, req, name)
+		for _, op := range r.Descriptors() {
+			d, err := c.one(r, req, op.Name)
 			if err != nil {
 				continue // an op without a trait that was asked for
 			}
@@ -254,20 +254,6 @@ func (c *explainCmd) traits(r *registry.Registry, req *registry.Request) error {
 		}
 	}
 	return nil
-}
-
-// opNames lists the names of all ops: the catalogue's, then those that were defined.
-func opNames(r *registry.Registry) (names []string) {
-	for _, d := range registry.Descriptors() {
-		names = append(names, d.Name)
-	}
-	for op := registry.FirstDefined; ; op++ {
-		d, ok := r.Describe(op)
-		if !ok {
-			return names
-		}
-		names = append(names, d.Name)
-	}
 }
 
 // decisionTable prints a line for each op.

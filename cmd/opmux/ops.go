@@ -34,10 +34,7 @@ func (c *opsCmd) Run(a *app) error {
 	}
 	var all []opInfo
 	rows := [][]string{{"op", "operands", "kernels on " + d.ID().String()}}
-	for _, desc := range registry.Descriptors() {
-		if full, ok := r.Describe(desc.Op); ok {
-			desc = full
-		}
+	for _, desc := range r.Descriptors() {
 		all = append(all, opInfo{desc, kernels[desc.Name]})
 		var operands []string
 		for _, o := range desc.Operands {
