@@ -40,7 +40,7 @@ type Report struct {
 	Total      Counts         `json:"total"`
 	Ops        int            `json:"ops"`
 	Kernels    []KernelReport `json:"kernels"`            // by op, then as in the chain
-	Unserved   []string       `json:"unserved,omitempty"` // cases, as "op: case", that the reference declines
+	Unserved   []string       `json:"unserved,omitempty"` // cases, as "op: case", that the reference declines or that cannot be made
 }
 
 // Build says what was run.
@@ -169,7 +169,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 	}
 	for _, c := range r.Unserved {
-		fmt.Fprintf(&b, "\nthe reference does not take %s\n", c)
+		fmt.Fprintf(&b, "\nnot served: %s\n", c)
 	}
 	word := "passed"
 	if !r.OK {

@@ -50,10 +50,13 @@ func CorpusOf(d registry.Descriptor, level Level) []Case {
 	return b.list
 }
 
-// CasesFor returns calls around the extents at which a kernel changes its path, as registry.Spec.Thresholds gives them:
+// mostExtent bounds the extents of cases that are made from a kernel's description.
+const mostExtent = 1 << 16
+
+// CasesFor returns calls around the extents at which a kernel changes its ways, as registry.KernelSpec.Boundaries gives them:
 // for each trait that is an extent and each value T of it the plain call with T-1, T and T+1, in each of the given
 // combinations of dtypes (none: the default one), once more with weights in the Lane16 layout where they may have it.
-// Other traits are passed over.
+// Other traits are passed over, and values above 65536.
 func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map[string]tensor.DType) (list []Case) {
 	if len(types) == 0 {
 		types = []map[string]tensor.DType{nil}
@@ -76,7 +79,7 @@ func CasesFor(d registry.Descriptor, thresholds map[string][]int64, types ...map
 					if flat {
 						c.Shape["T"] = 1
 					}
-					if n%step != 0 || n < b.least(symbol) || b.rc.fit != nil && !b.rc.fit(&c) {
+					if n%step != 0 || n < b.least(symbol) || n > mostExtent || b.rc.fit != nil && !b.rc.fit(&c) {
 						continue
 					}
 					list = append(list, c)

@@ -272,6 +272,8 @@ func randomBlocks(t tensor.DType, b []byte, s stream, from int) {
 		switch t {
 		case tensor.MXFP4:
 			blk[0] = 124 + r%7 // 2^-3 to 2^3
+		case tensor.IQ1_M: // the scale is in the upper halves of four bytes
+			blk[53], blk[55] = blk[53]&15|0xc0, blk[55]&15|0x10
 		case tensor.NVFP4:
 			for j := range 4 {
 				blk[j] = 0x28 + blk[j]%16 // 2^-2 to nearly 1
