@@ -11,9 +11,8 @@ import (
 )
 
 // domain is what kernels of an op declare beyond their tier's own needs. Calls outside go to the next kernel without a
-// launch. All but the first field is about the tiers over a simd.Set.
+// launch. The reference, which has no simd.Set, takes every call.
 type domain struct {
-	reference  func(s tensor.FormatSignature) bool // what the reference computes; nil: every signature
 	computes   func(s tensor.FormatSignature) bool // nil: every signature of the op
 	traits     map[string]registry.Constraint
 	thresholds func(t *tier) map[string][]int64 // where the path through the kernel changes; nil: nowhere
@@ -37,9 +36,7 @@ func flatPieces(*tier) map[string][]int64 {
 
 // domains are by op; ops that are missing take every call and have one path.
 var domains = map[registry.Op]domain{
-	ops.OpEmbedding: {reference: decodes, computes: decodes},
 	ops.OpMatmulBTQuant: {
-		reference: decodes,
 		computes: func(s tensor.FormatSignature) bool {
 			_, ok := lanes(s.DType("b"))
 			return ok
@@ -82,16 +79,6 @@ var domains = map[registry.Op]domain{
 	ops.OpRopeFromCache:    {thresholds: lanesOf("d")},
 }
 
-// decodes reports whether there is a decoder for every block type of a signature.
-func decodes(s tensor.FormatSignature) bool {
-	for _, f := range s.All {
-		if f.DType.IsBlock() && !tensor.CanDecode(f.DType) {
-			return false
-		}
-	}
-	return true
-}
-
 // rowThresholds are the numbers of rows at which products with weights change their path: the tiles of the kernels, where
 // memory stops to be the bound, and the blocks of an output.
 func (t *tier) rowThresholds(formats ...simd.Format) (list []int64) {
@@ -122,13 +109,12 @@ func specOf[R any](t *tier, o *ops.Op[R], traits registry.Traits) *registry.Spec
 		s.Tags = append(s.Tags, registry.TagPortability)
 	}
 	d := domains[o.ID()]
-	reads := d.computes
 	if t.set == nil {
 		s.Tags = append(s.Tags, "reference")
-		d, reads = domain{}, d.reference
+		d = domain{}
 	}
-	if reads != nil {
-		s.Signatures = slices.DeleteFunc(o.Signatures(), func(sig tensor.FormatSignature) bool { return !reads(sig) })
+	if d.computes != nil {
+		s.Signatures = slices.DeleteFunc(o.Signatures(), func(sig tensor.FormatSignature) bool { return !d.computes(sig) })
 	}
 	s.Constraints = d.traits
 	if d.thresholds != nil {

@@ -47,12 +47,12 @@ func TestSpecs(t *testing.T) {
 		require.Len(t, specOf(level, ops.PagedAttention, registry.Traits{}).Signatures, 9, "no block types in the cache")
 		require.Equal(t, registry.RunToRun, specOf(level, ops.RandomSample, registry.Traits{}).Determinism)
 	}
-	s := specOf(reference, ops.MatmulBTQuant, registry.Traits{})
 	for _, sig := range ops.MatmulBTQuant.Signatures() {
-		require.Equal(t, tensor.CanDecode(sig.DType("b")), slices.Contains(s.Signatures, sig), sig)
+		require.True(t, tensor.CanDecode(sig.DType("b")), sig)
 	}
+	require.Nil(t, specOf(reference, ops.MatmulBTQuant, registry.Traits{}).Signatures, "all of them")
 	require.Nil(t, specOf(reference, ops.PagedAttention, registry.Traits{}).Signatures, "all of them")
-	require.Len(t, specOf(reference, ops.Embedding, registry.Traits{}).Signatures, len(ops.Embedding.Signatures())-7)
+	require.Nil(t, specOf(reference, ops.Embedding, registry.Traits{}).Signatures, "all of them")
 }
 
 // TestSelectElsewhere asks what would run on CPUs that are not here.

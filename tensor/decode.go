@@ -14,11 +14,13 @@ var decoders = [numDTypes]func(y []float32, b []byte){
 	F8E4M3FN: decodeBytes(DecodeE4M3FN), F8E5M2: decodeBytes(DecodeE5M2), F8E8M0: decodeBytes(DecodeE8M0),
 	Q4_0: decodeQ4_0, Q4_1: decodeQ4_1, Q5_0: decodeQ5_0, Q5_1: decodeQ5_1, Q8_0: decodeQ8_0, Q8_1: decodeQ8_1,
 	Q2_K: decodeQ2K, Q3_K: decodeQ3K, Q4_K: decodeQ4K, Q5_K: decodeQ5K, Q6_K: decodeQ6K, Q8_K: decodeQ8K,
+	IQ1_S: decodeIQ1S, IQ1_M: decodeIQ1M, IQ2_XXS: decodeIQ2XXS, IQ2_XS: decodeIQ2XS, IQ2_S: decodeIQ2S,
+	IQ3_XXS: decodeIQ3XXS, IQ3_S: decodeIQ3S,
 	IQ4_NL: decodeIQ4NL, IQ4_XS: decodeIQ4XS, MXFP4: decodeMXFP4, NVFP4: decodeNVFP4,
 	TQ1_0: decodeTQ1, TQ2_0: decodeTQ2, Q1_0: decodeQ1, Q2_0: decodeQ2,
 }
 
-// CanDecode reports whether Decode has a decoder for t.
+// CanDecode reports whether Decode has a decoder for t: for f32, f16, bf16, the 8-bit floats and every block type.
 func CanDecode(t DType) bool { return t.Valid() && decoders[t] != nil }
 
 // Decode widens a row of len(dst) elements of type t to f32, bit for bit as ggml's scalar code does without fused
