@@ -35,23 +35,23 @@ type caseFlags struct {
 	Time    time.Duration     `default:"500ms" help:"Time for the samples of a kernel on a case."`
 	Seed    uint64            `default:"1" help:"Seed of the operands."`
 	NoCheck bool              `name:"no-verify" help:"Do not compare results."`
-	JSON    bool              `name:"json" help:"Print JSON."`
+	JSON    bool              `name:"json" xor:"form" help:"Print JSON."`
 }
 
 type benchRunCmd struct {
 	caseFlags `embed:""`
 
 	Kernel   string `placeholder:"GLOB" help:"Kernels by name or provider; without it all but the reference."`
-	Go       bool   `help:"Print lines that benchstat reads."`
-	Markdown bool   `help:"Print Markdown."`
-	CSV      bool   `name:"csv" help:"Print comma-separated values."`
+	Go       bool   `xor:"form" help:"Print lines that benchstat reads."`
+	Markdown bool   `xor:"form" help:"Print Markdown."`
+	CSV      bool   `name:"csv" xor:"form" help:"Print comma-separated values."`
 	Out      string `placeholder:"FILE" help:"Write the JSON report to a file, too."`
 }
 
 // options turns flags into options, without a device.
 func (f *caseFlags) options(a *app) (bench.Options, error) {
 	o := bench.Options{Registry: registry.Default(), Op: f.Op, Formats: f.Format, M: f.M, N: f.N, K: f.K, Warm: f.Warm, Plain: f.Plain,
-		NoVerify: f.NoCheck, Count: f.Count, Time: f.Time, Seed: f.Seed, Shape: map[string][]int64{}, Types: map[string]tensor.DType{}, Attrs: map[string]any{},
+		NoVerify: f.NoCheck, Count: f.Count, Time: f.Time, Seed: f.Seed, Shape: map[string][]int64{}, Attrs: map[string]any{},
 		Progress: func(op, text string) { fmt.Fprintf(a.stderr, "opmux: %s %s\n", op, text) }}
 	for _, s := range f.Shape {
 		name, list, ok := strings.Cut(s, "=")
@@ -66,12 +66,9 @@ func (f *caseFlags) options(a *app) (bench.Options, error) {
 			o.Shape[name] = append(o.Shape[name], n)
 		}
 	}
-	for operand, name := range f.Dtype {
-		t, err := tensor.ParseDType(name)
-		if err != nil {
-			return o, usage{err}
-		}
-		o.Types[operand] = t
+	var err error
+	if o.Types, err = dtypes(f.Dtype); err != nil {
+		return o, err
 	}
 	for name, text := range f.Attr {
 		if b, err := strconv.ParseBool(text); err == nil && text != "0" && text != "1" {
@@ -83,6 +80,21 @@ func (f *caseFlags) options(a *app) (bench.Options, error) {
 		}
 	}
 	return o, nil
+}
+
+// dtypes reads --dtype; nil if it was not given.
+func dtypes(flags map[string]string) (types map[string]tensor.DType, err error) {
+	for operand, name := range flags {
+		t, err := tensor.ParseDType(name)
+		if err != nil {
+			return nil, usage{err}
+		}
+		if types == nil {
+			types = map[string]tensor.DType{}
+		}
+		types[operand] = t
+	}
+	return types, nil
 }
 
 // Run measures kernels and prints a report. A kernel that fails or gives wrong results is a failure, after the report.

@@ -111,6 +111,7 @@ func TestBenchUsage(t *testing.T) {
 		{exitUsage, "--noise", []string{"bench", "compare", "a", "b", "--noise", "-1"}},
 		{exitInput, "no such file", []string{"bench", "compare", "a", "b"}},
 		{exitUsage, "cold", []string{"bench", "--cold", "--warm"}},
+		{exitUsage, "csv", []string{"bench", "--json", "--csv"}},
 	} {
 		code, _, errs := call(t, c.args...)
 		require.Equal(t, c.code, code, "%v: %s", c.args, errs)

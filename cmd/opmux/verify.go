@@ -10,7 +10,6 @@ import (
 	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
-	"github.com/opmux/opmux/tensor"
 	"github.com/opmux/opmux/verify"
 )
 
@@ -40,18 +39,11 @@ func (c *verifyCmd) Run(a *app) error {
 	if c.Level == "full" {
 		o.Level = sample.Full
 	}
-	for operand, name := range c.Dtype {
-		t, err := tensor.ParseDType(name)
-		if err != nil {
-			return usage{err}
-		}
-		if o.Types == nil {
-			o.Types = map[string]tensor.DType{}
-		}
-		o.Types[operand] = t
+	var err error
+	if o.Types, err = dtypes(c.Dtype); err != nil {
+		return err
 	}
 	if c.Shapes != "" {
-		var err error
 		if o.Shapes, err = readShapes(c.Shapes); err != nil {
 			return err
 		}
