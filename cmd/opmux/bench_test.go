@@ -83,7 +83,7 @@ func TestBenchForms(t *testing.T) {
 
 func TestAB(t *testing.T) {
 	var r bench.ABReport
-	callJSON(t, &r, "ab", "--op", "gemm.dense_nt", "--a", "portable", "--b", "reference_matmul_bt", "--m", "3", "--n", "64", "--k", "128", "--threads", "1", "--count", "6")
+	callJSON(t, &r, "ab", "--op", "gemm.dense_nt", "--a", "portable", "--b", "reference_matmul_bt", "--m", "3", "--n", "64", "--k", "128", "--threads", "1", "--warm", "--count", "6")
 	require.Len(t, r.Cases, 1)
 	c := r.Cases[0]
 	require.Equal(t, []string{"portable_matmul_bt", "reference_matmul_bt"}, []string{c.A.Kernel, c.B.Kernel})
