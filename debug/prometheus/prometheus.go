@@ -48,12 +48,19 @@ type Options struct {
 type Collector struct {
 	o Options
 
-	mu      sync.Mutex
-	known   map[*family]map[[maxLabels]string]bool // label sets that have a series of their own
-	dropped map[*family]map[[maxLabels]string]bool // those that have none
+	mu    sync.Mutex
+	known map[*family]map[labelSet]bool // label sets that have a series of their own
+	late  map[*family]*late             // those that have none
 }
 
-const maxLabels = 5
+// labelSet are the values of a family's labels.
+type labelSet [5]string
+
+// late are the label sets of a family that came when there was no place left.
+type late struct {
+	last  map[labelSet]float64 // what each said last
+	total float64              // of a counter's sets, also of those that are gone
+}
 
 // family is one metric.
 type family struct {
@@ -91,7 +98,7 @@ func NewCollector(o Options) *Collector {
 	if o.MaxSeries <= 0 {
 		o.MaxSeries = 4096
 	}
-	return &Collector{o: o, known: map[*family]map[[maxLabels]string]bool{}, dropped: map[*family]map[[maxLabels]string]bool{}}
+	return &Collector{o: o, known: map[*family]map[labelSet]bool{}, late: map[*family]*late{}}
 }
 
 // Describe sends every metric's description.
@@ -105,7 +112,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := scrape{c: c, values: map[*family]map[[maxLabels]string]float64{}}
+	s := scrape{c: c, values: map[*family]map[labelSet]float64{}}
 	snap := c.o.Registry.Snapshot()
 	for i := range snap.Ops {
 		s.chain(&snap.Ops[i])
@@ -119,8 +126,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.add(strict, truth(c.o.Registry.Strict()))
 	s.add(info, 1, runtime.Version(), c.o.Registry.Digest())
 	n := 0
-	for _, sets := range c.dropped {
-		n += len(sets)
+	for f, l := range c.late {
+		n += len(l.last)
+		if f.kind == prometheus.CounterValue {
+			s.put(f, f.others(), l.total)
+		}
 	}
 	s.add(drops, float64(n))
 	for f, values := range s.values {
@@ -133,7 +143,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 // scrape adds up the series of one scrape.
 type scrape struct {
 	c      *Collector
-	values map[*family]map[[maxLabels]string]float64
+	values map[*family]map[labelSet]float64
 }
 
 func (s *scrape) chain(e *registry.Explanation) {
@@ -159,39 +169,65 @@ func (s *scrape) chain(e *registry.Explanation) {
 
 // add adds v to a series, or to the one of all others where there is no place for it.
 func (s *scrape) add(f *family, v float64, labels ...string) {
-	var key [maxLabels]string
+	var key labelSet
 	copy(key[:], labels)
-	if !s.c.admit(f, key) {
-		for i := range labels {
-			key[i] = Other
-		}
+	if s.c.admit(f, key) {
+		s.put(f, key, v)
+		return
 	}
+	l := s.c.late[f]
+	if l == nil {
+		l = &late{last: map[labelSet]float64{}}
+		s.c.late[f] = l
+	}
+	last, seen := l.last[key]
+	if !seen && len(l.last) == maxLate {
+		s.put(f, f.others(), v)
+		return
+	}
+	l.last[key] = v
+	switch {
+	case f.kind != prometheus.CounterValue:
+		s.put(f, f.others(), v)
+	case v >= last:
+		l.total += v - last
+	default: // it began anew
+		l.total += v
+	}
+}
+
+func (s *scrape) put(f *family, key labelSet, v float64) {
 	if s.values[f] == nil {
-		s.values[f] = map[[maxLabels]string]float64{}
+		s.values[f] = map[labelSet]float64{}
 	}
 	s.values[f][key] += v
 }
 
+// others are the labels of the series that stands for the sets without one.
+func (f *family) others() (key labelSet) {
+	for i := range f.labels {
+		key[i] = Other
+	}
+	return key
+}
+
 // admit reports whether a label set has a series of its own; a set that once got none never gets one.
-func (c *Collector) admit(f *family, key [maxLabels]string) bool {
+func (c *Collector) admit(f *family, key labelSet) bool {
 	if c.known[f][key] {
 		return true
 	}
-	to := &c.known
 	if len(c.known[f]) >= c.o.MaxSeries {
-		to = &c.dropped
+		return false
 	}
-	if (*to)[f] == nil {
-		(*to)[f] = map[[maxLabels]string]bool{}
+	if c.known[f] == nil {
+		c.known[f] = map[labelSet]bool{}
 	}
-	if to == &c.known || len(c.dropped[f]) < maxDropped {
-		(*to)[f][key] = true
-	}
-	return to == &c.known
+	c.known[f][key] = true
+	return true
 }
 
-// maxDropped bounds what is remembered, per metric, of sets without a series.
-const maxDropped = 1 << 16
+// maxLate bounds what is remembered, for each metric, of sets without a series. Further ones are added up as they are.
+const maxLate = 1 << 16
 
 func truth(b bool) float64 {
 	if b {

@@ -148,6 +148,22 @@ func TestSeriesAreBounded(t *testing.T) {
 	require.Equal(t, []float64{23, 20, 20}, []float64{all, other, dropped}, "ten sets of executed and of failed have no series")
 	all, other, dropped = sum()
 	require.Equal(t, []float64{23, 20, 20}, []float64{all, other, dropped}, "a second scrape says the same")
+
+	// A kernel without a series goes and comes again: what it did stays counted.
+	op, err := r.Define(registry.Descriptor{Name: "b-late", Record: reflect.TypeFor[args]()})
+	require.NoError(t, err)
+	for n := range 2 {
+		g, err := r.RegisterOpProvider(op, tensor.CPU, registry.OpProvider{Name: "p", Fn: answers(0)})
+		require.NoError(t, err)
+		require.NoError(t, launch(q, op, 5))
+		for _, gone := range []bool{false, true} {
+			if gone {
+				require.NoError(t, g.Close())
+			}
+			all, other, dropped = sum()
+			require.Equal(t, []float64{float64(28 + 5*n), float64(25 + 5*n), 22}, []float64{all, other, dropped})
+		}
+	}
 }
 
 // Scrapes over HTTP run beside launches and beside each other.
