@@ -141,6 +141,12 @@ func (r *Registry) emit(e Event) {
 	}
 }
 
+func (r *Registry) emitAll(list []Event) {
+	for _, e := range list {
+		r.emit(e)
+	}
+}
+
 // Events returns the latest events, at most 256, oldest first. They are kept whether or not anybody observes.
 func (r *Registry) Events() []Event { return r.recent.list() }
 

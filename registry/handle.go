@@ -96,9 +96,7 @@ func (r *Registry) CacheStats() CacheStats {
 func (r *Registry) ClearCache() { r.selections.cur.Store(nil) }
 
 func (c *selections) get(q *query) (*Selection, error) {
-	a := c.answer(q)
-	q.deliver()
-	return a.to(q)
+	return c.answer(q).to(q)
 }
 
 // at is the table of answers for q's snapshot; where the registry has moved on, one that nobody keeps.
@@ -117,28 +115,39 @@ func (c *selections) at(q *query) *selectionTable {
 	return st
 }
 
+// answer returns the answer to q, and delivers the events of a search.
 func (c *selections) answer(q *query) *answer {
 	st, key := c.at(q), q.key()
 	if a, ok := st.list.Load(key); ok {
 		c.hits.Add(1)
 		return a.(*answer)
 	}
+	a, told := c.search(st, key, q)
+	q.r.emitAll(told)
+	return a
+}
+
+// search finds an answer that was not there. From then on q belongs to everybody who gets the answer, so its events are
+// taken from it.
+func (c *selections) search(st *selectionTable, key selectionKey, q *query) (*answer, []Event) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if a, ok := st.list.Load(key); ok {
 		c.hits.Add(1)
-		return a.(*answer)
+		return a.(*answer), nil
 	}
 	c.misses.Add(1)
 	a := &answer{q: q}
 	a.s, a.err = q.find()
+	told := q.told
+	q.told = nil
 	if st.n >= maxSelections {
 		st.list.Clear()
 		st.n = 0
 	}
 	st.list.Store(key, a)
 	st.n++
-	return a
+	return a, told
 }
 
 // kept reports whether q's answer is there.
@@ -439,7 +448,6 @@ func (h *Handle) keep(p *prepared, values []int64) (*Selection, error) {
 		return nil, err
 	}
 	a := h.r.selections.answer(q)
-	q.deliver()
 	if q.t != p.t {
 		return a.s, a.err // the registry moved on
 	}

@@ -242,9 +242,7 @@ func (r *Registry) mutate(f func(*state) error) error {
 	events := s.events
 	s.events = nil
 	r.mu.Unlock()
-	for _, e := range events {
-		r.emit(e)
-	}
+	r.emitAll(events)
 	return nil
 }
 

@@ -52,12 +52,7 @@ type query struct {
 // tell notes an event.
 func (q *query) tell(e Event) { q.told = append(q.told, e) }
 
-func (q *query) deliver() {
-	for _, e := range q.told {
-		q.r.emit(e)
-	}
-	q.told = nil
-}
+func (q *query) deliver() { q.r.emitAll(q.told) }
 
 // RequestError says what is wrong with a request. It is ErrRequest.
 type RequestError struct {

@@ -100,7 +100,6 @@ func (r *Registry) Supports(req Request) (bool, *Decision) {
 		return false, refused(&req, err)
 	}
 	a := r.selections.answer(q)
-	q.deliver()
 	return a.s != nil, a.record()
 }
 

@@ -765,7 +765,7 @@ func TestW19RegistrationIsChecked(t *testing.T) {
 // W20: selections, handles and records go on undisturbed while kernels, oracles, capabilities and the cache change. Run it
 // under the race detector.
 func TestW20SelectionWhileTheTableChanges(t *testing.T) {
-	r, _ := mm(t, Options{})
+	r, _ := mm(t, Options{Observer: &recorder{}})
 	register(t, r, kernel(t, "base", func(s *KernelSpec) { s.Priority = BandPortable.Plus(0) }))
 	f32 := sig(t, "a=f32, b=f32")
 	h, err := r.Prepare(Request{Operator: "mm", Signature: f32, Traits: map[string]TraitValue{"k": IntTrait(64)}}, "m")
