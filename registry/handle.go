@@ -52,6 +52,7 @@ type selectionKey struct {
 	dev       tensor.Device
 	print     string
 	sig       tensor.FormatSignature
+	open      bool
 	traits    string // static traits by value, dynamic ones by region
 	features  string
 	objective Objective
@@ -162,7 +163,7 @@ func (c *selections) kept(q *query) bool {
 
 // key is the query's place in the cache.
 func (q *query) key() selectionKey {
-	k := selectionKey{op: q.op, operator: q.req.Operator, dev: q.c.slot.dev, sig: q.sig, objective: q.objective, solution: q.req.Solution,
+	k := selectionKey{op: q.op, operator: q.req.Operator, dev: q.c.slot.dev, sig: q.sig, open: q.open, objective: q.objective, solution: q.req.Solution,
 		override: q.req.Override, strict: q.req.Strict}
 	if q.req.Platform != nil {
 		k.print = q.print

@@ -499,7 +499,7 @@ func (shared *query) decide() *Decision {
 	own := *shared
 	q := &own
 	defer q.deliver()
-	d := &Decision{Operator: q.req.Operator, Op: q.d.Name, Device: q.c.slot.dev.String(), Platform: q.p, Print: q.print,
+	d := &Decision{Operator: q.req.Operator, Op: q.d.Name, Device: q.c.slot.dev.String(), Platform: q.p.Clone(), Print: q.print,
 		Planned: q.req.Platform != nil, Features: q.features, Objective: q.objective.String(), Solution: q.req.Solution,
 		Table: q.r.digest(q.t), Snapshot: q.t.gen, Choices: []Choice{}, Traits: map[string]string{}}
 	if d.Planned {
