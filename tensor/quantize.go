@@ -11,15 +11,18 @@ var encoders = [numDTypes]func(b []byte, x []float32){
 	F32: encodeF32, F16: encodeRow16(EncodeF16), BF16: encodeRow16(EncodeBF16),
 	Q4_0: encodeQ4_0, Q4_1: encodeQ4_1, Q5_0: encodeQ5_0, Q5_1: encodeQ5_1,
 	Q8_0: encodeQ8_0, Q8_1: encodeQ8_1, Q8_K: encodeQ8K,
+	Q4_K: encodeQ4K, Q5_K: encodeQ5K, Q6_K: encodeQ6K, IQ4_NL: encodeIQ4NL, MXFP4: encodeMXFP4,
 }
 
 // CanQuantize reports whether Quantize has an encoder for t.
 func CanQuantize(t DType) bool { return t.Valid() && encoders[t] != nil }
 
-// Quantize packs a row of f32 into type t, byte for byte as ggml's reference packers do for finite values: f32 f16 bf16
-// Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, and Q8_1 and Q8_K, the types of activations. dst must be exactly the bytes of the row,
-// t.RowBytes(len(src)) (ErrShape); a type without encoder is ErrDType. A block that holds NaN or infinity is written,
-// but with values that nothing specifies. An error leaves dst untouched.
+// Quantize packs a row of f32 into type t. f32 f16 bf16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, and Q8_1 and Q8_K, the types of
+// activations, come out byte for byte as from ggml's reference packers for finite values. Q4_K Q5_K Q6_K IQ4_NL MXFP4 take
+// the scales of least squared error that a search finds: the same bytes on every machine, but not ggml's. dst must be
+// exactly the bytes of the row, t.RowBytes(len(src)) (ErrShape); a type without encoder is ErrDType. A block that holds
+// NaN or infinity is written, with values that nothing specifies where the bytes are ggml's; where scales are searched for,
+// the elements that share a scale with it become zeros. An error leaves dst untouched.
 func Quantize(dst []byte, t DType, src []float32) error {
 	if !CanQuantize(t) {
 		return fmt.Errorf("tensor: quantize: %v has no encoder: %w", t, ErrDType)

@@ -252,8 +252,7 @@ func load(x *tensor.Tensor, off int64) float64 {
 
 // scalePlaces says where the blocks of types without a packer hold binary16 scales.
 var scalePlaces = map[tensor.DType][]int{
-	tensor.Q2_K: {80, 82}, tensor.Q3_K: {108}, tensor.Q4_K: {0, 2}, tensor.Q5_K: {0, 2}, tensor.Q6_K: {208},
-	tensor.IQ4_NL: {0}, tensor.IQ4_XS: {0}, tensor.TQ1_0: {52}, tensor.TQ2_0: {64}, tensor.Q1_0: {0}, tensor.Q2_0: {0},
+	tensor.Q2_K: {80, 82}, tensor.Q3_K: {108}, tensor.IQ4_XS: {0}, tensor.TQ1_0: {52}, tensor.TQ2_0: {64}, tensor.Q1_0: {0}, tensor.Q2_0: {0},
 	tensor.IQ1_S: {0}, tensor.IQ2_XXS: {0}, tensor.IQ2_XS: {0}, tensor.IQ2_S: {0}, tensor.IQ3_XXS: {0}, tensor.IQ3_S: {0},
 }
 
@@ -270,8 +269,6 @@ func randomBlocks(t tensor.DType, b []byte, s stream, from int) {
 			blk[o], blk[o+1] = r, 0x1c // about 2^-8
 		}
 		switch t {
-		case tensor.MXFP4:
-			blk[0] = 124 + r%7 // 2^-3 to 2^3
 		case tensor.IQ1_M: // the scale is in the upper halves of four bytes
 			blk[53], blk[55] = blk[53]&15|0xc0, blk[55]&15|0x10
 		case tensor.NVFP4:
