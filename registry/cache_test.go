@@ -49,7 +49,7 @@ func TestOpenRequestsHaveAnswersOfTheirOwn(t *testing.T) {
 func TestRecordsHoldCopies(t *testing.T) {
 	r, _ := mm(t, Options{})
 	register(t, r, kernel(t, "k", nil))
-	p := &device.Platform{Vendor: "cpu", Name: "c", Features: []string{"isa:avx2"}}
+	p := &device.Platform{Vendor: device.CPUVendor, Name: "c", Features: []string{"isa:avx2"}}
 	require.NoError(t, r.SetDeviceProviderCaps(cpu0, device.ProviderCaps{State: device.Probed, Platform: p}))
 	req := Request{Operator: "mm", Traits: ints(1, 1)}
 	r.Decide(req).Platform.Features[0] = "isa:spoilt"

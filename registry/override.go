@@ -195,7 +195,18 @@ type choiceRequest struct {
 	sig      tensor.FormatSignature          // zero: unknown
 	trait    func(string) (TraitValue, bool) // nil: unknown
 	call     string                          // the request's own override
-	scope    string                          // the context's
+	scope    choice                          // the context's
+	kind     tensor.Kind                     // of the device
+	all      []*Registration                 // of the op for that kind
+}
+
+// here reports whether the options or the configuration can mean devices of this kind: what they say of kernels that such
+// devices do not have was meant for others.
+func (c *choiceRequest) here(t Target) bool {
+	if t.Name == ReferenceProviderName {
+		return c.kind != tensor.CPU
+	}
+	return slices.ContainsFunc(c.all, func(g *Registration) bool { return t.Matches(g.p.Kernel, g.p.Name) })
 }
 
 // choice is the override in force for a request: the strongest place that says something decides. Exclusions of the
@@ -210,45 +221,31 @@ type choice struct {
 	objective   Objective // of a rule; ObjectiveDefault where none has one
 }
 
-// choose returns the override in force for a request. What the options or the configuration say of kernels that devices
-// of this kind do not have was meant for other devices.
-func (t *table) choose(c choiceRequest) choice {
-	out := t.choices.choose(t.ops, c)
-	if out.from == fromCall || out.from == fromContext || out.target.IsZero() || out.target.Name == ReferenceProviderName || c.p == nil {
-		return out
-	}
-	here := func(g *Registration) bool { return out.target.Matches(g.p.Kernel, g.p.Name) }
-	if ch := t.chain(c.op, tensor.Device{Kind: c.p.Kind}); ch != nil && !slices.ContainsFunc(ch.all, here) {
-		out.target, out.from, out.only = Target{}, "", false
-	}
-	return out
-}
-
 // choose asks OPMUX_FORCE, the call, the context, OPMUX_OVERRIDE and the configuration, in this order.
 func (s *choices) choose(ops *opSet, c choiceRequest) (out choice) {
-	set := func(t Target, from string, only bool) {
-		if out.from == "" && !t.IsZero() {
-			out.target, out.from, out.only = t, from, only
-		}
-	}
-	text := func(text, from string) {
-		if text == "" || out.from != "" {
-			return
-		}
-		t, err := ParseTarget(text)
-		if err != nil {
-			out.err = fmt.Errorf("override of the %s: %w", from, err)
-		}
-		set(t, from, false)
+	if c.scope.from == fromTest {
+		return c.scope
 	}
 	if s == nil {
 		s = &choices{}
 	}
-	set(closest(s.force, ops, c.op, c.operator), fromForce, true)
-	text(c.call, fromCall)
-	text(c.scope, fromContext)
-	set(closest(s.override, ops, c.op, c.operator), fromOverride, false)
-	out = out.settled()
+	option := func(list []named, from string, only bool) {
+		if t := closest(list, ops, c.op, c.operator); out.from == "" && !t.IsZero() && c.here(t) {
+			out = choice{target: t, from: from, only: only}.settled()
+		}
+	}
+	option(s.force, fromForce, true)
+	if out.from == "" && c.call != "" {
+		t, err := ParseTarget(c.call)
+		if err != nil {
+			return choice{err: fmt.Errorf("override of the %s: %w", fromCall, err)}
+		}
+		out = choice{target: t, from: fromCall}.settled()
+	}
+	if out.from == "" {
+		out = c.scope
+	}
+	option(s.override, fromOverride, false)
 	s.config.apply(&c, &out)
 	return out
 }
@@ -256,7 +253,7 @@ func (s *choices) choose(ops *opSet, c choiceRequest) (out choice) {
 // settled moves a target that excludes to where the exclusions are.
 func (c choice) settled() choice {
 	if c.target.Exclude {
-		c.exclude, c.excludeFrom = append(c.exclude[:len(c.exclude):len(c.exclude)], c.target), append(c.excludeFrom[:len(c.excludeFrom):len(c.excludeFrom)], c.from)
+		c.exclude, c.excludeFrom = append(slices.Clip(c.exclude), c.target), append(slices.Clip(c.excludeFrom), c.from)
 		c.target, c.only = Target{}, false
 	}
 	return c
@@ -266,8 +263,7 @@ func (c choice) settled() choice {
 func (c choice) over(old choice) choice {
 	for i, from := range old.excludeFrom {
 		if strings.HasPrefix(from, fromConfig) {
-			c.exclude = append(c.exclude[:len(c.exclude):len(c.exclude)], old.exclude[i])
-			c.excludeFrom = append(c.excludeFrom[:len(c.excludeFrom):len(c.excludeFrom)], from)
+			c.exclude, c.excludeFrom = append(slices.Clip(c.exclude), old.exclude[i]), append(slices.Clip(c.excludeFrom), from)
 		}
 	}
 	return c
@@ -301,7 +297,7 @@ func (c *choice) isZero() bool { return c.target.IsZero() && len(c.exclude) == 0
 
 // override returns the choice for every call of op on dev.
 func (s *state) override(op Op, dev tensor.Device) choice {
-	c := choiceRequest{op: op}
+	c := choiceRequest{op: op, kind: dev.Kind, all: s.regs[slotKey{op, dev.Kind}]}
 	if s.choices != nil && s.choices.config != nil {
 		c.p, _ = s.caps[dev].platform()
 	}
@@ -310,8 +306,7 @@ func (s *state) override(op Op, dev tensor.Device) choice {
 
 // overridden returns c as ch makes it: the target's kernels first, or alone; with Force also benched ones; nothing that
 // is excluded. Where the target is registered but no kernel of it usable, the chain is empty, so that the choice is never
-// silently ignored. A target of the options or the configuration that is not registered here was meant for another
-// device and changes nothing.
+// silently ignored.
 func (c *chain) overridden(ch choice) *chain {
 	n := &chain{slot: c.slot, all: c.all, floors: c.floors, refWhy: c.refWhy, fallOn: c.fallOn, entry: c.entry, base: c, choice: ch}
 	t, here := ch.target.narrow(c.all), ch.from == fromContext || ch.from == fromTest
@@ -321,7 +316,7 @@ func (c *chain) overridden(ch choice) *chain {
 		}
 		return t.Matches(s.g.p.Kernel, s.g.p.Name)
 	}
-	known := here || slices.ContainsFunc(c.all, func(g *Registration) bool { return t.Matches(g.p.Kernel, g.p.Name) })
+	known := here || t.Name != ReferenceProviderName // whether a device borrows is for its policy to say
 	var first, rest []*step
 	for i := range c.steps {
 		s := &c.steps[i]

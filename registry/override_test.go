@@ -89,9 +89,12 @@ func TestOverrideTargets(t *testing.T) {
 	} {
 		for _, name := range []string{"probe", "fam_x.mode", "wide.op"} {
 			r, op := abc(t, Options{Override: map[string]string{name: target}})
-			if !strings.Contains(target, "!") {
+			switch {
+			case target == "kernel:b":
+				require.Empty(t, r.Explain(op, cpu0).Override, "it makes nothing of the chain")
+			case !strings.Contains(target, "!"):
 				require.Contains(t, r.Explain(op, cpu0).String(), "  override: OPMUX_OVERRIDE wants "+target)
-			} else {
+			default:
 				require.Contains(t, r.Explain(op, cpu0).Override, "OPMUX_OVERRIDE excludes ")
 			}
 			require.Equal(t, want, providers(r.Explain(op, cpu0)), "%s=%s", name, target)
@@ -254,4 +257,52 @@ func FuzzParseTarget(f *testing.F) {
 			t.Fatalf("%q reads as %q", s, x)
 		}
 	})
+}
+
+// What a strong place says of kernels that a kind of device does not have leaves the word to the weaker ones there.
+func TestOverridesOfOtherKindsOfDevices(t *testing.T) {
+	config, err := LoadConfig(strings.NewReader(`{"version": 1, "rules": [
+		{"match": {"op": "mm"}, "use": "gpu"}, {"match": {"op": "mm"}, "use": "three"}]}`), "c.json")
+	require.NoError(t, err)
+	for _, target := range []string{"gpu", "force:gpu", "!gpu", ReferenceProviderName} {
+		for _, o := range []Options{{Force: map[string]string{"mm": target}}, {Override: map[string]string{"gemm.mm": target}}} {
+			r, op := mm(t, o)
+			for i, name := range []string{"three", "two", "one"} {
+				register(t, r, kernel(t, name, func(s *KernelSpec) { s.Priority = BandPerformant.Plus(uint8(i)) }))
+			}
+			register(t, r, kernel(t, "gpu", func(s *KernelSpec) { s.Kinds = []tensor.Kind{tensor.CUDA} }))
+			q, a := r.NewQueue(nil), &mmArgs{}
+			req := Request{Operator: "mm", Traits: ints(1, 1)}
+			for _, want := range []string{"one", "three"} {
+				require.NoError(t, q.Launch(op, unsafe.Pointer(a)))
+				require.Equal(t, want, a.Ran, "%+v", o)
+				require.Equal(t, want, winner(t, r, req))
+				require.NoError(t, q.With(WithKernel(context.Background(), op, "two")).Launch(op, unsafe.Pointer(a)))
+				require.Equal(t, "two", a.Ran, "%+v", o)
+				two := req
+				two.Override = "two"
+				require.Equal(t, "two", winner(t, r, two))
+				require.NoError(t, r.SetConfig(config))
+			}
+		}
+	}
+}
+
+// A scope with WithKernel holds for selections as for launches: nothing else runs.
+func TestSelectionsOfOneKernel(t *testing.T) {
+	r, op := mm(t, Options{})
+	register(t, r, kernel(t, "other", nil))
+	_, err := r.RegisterKernel(kernel(t, "picky", nil), func(*Queue, unsafe.Pointer) Status { return Decline(ReasonShape) })
+	require.NoError(t, err)
+	q := r.NewQueue(nil)
+	alone, first := q.With(WithKernel(context.Background(), op, "picky")), q.With(WithOverride(context.Background(), op, Target{Name: "picky"}))
+	for q, want := range map[*Queue]error{alone: ErrDeclined, first: nil} {
+		s, err := q.Select(Request{Operator: "mm", Traits: ints(1, 1)})
+		require.NoError(t, err)
+		require.Equal(t, "picky", s.Kernel())
+		require.ErrorIs(t, s.Launch(q, unsafe.Pointer(&mmArgs{})), want)
+		require.ErrorIs(t, q.Launch(op, unsafe.Pointer(&mmArgs{})), want)
+	}
+	_, err = q.With(WithKernel(context.Background(), op, "no such name")).Select(Request{Operator: "mm", Traits: ints(1, 1)})
+	require.ErrorIs(t, err, ErrOverride)
 }

@@ -207,7 +207,8 @@ func (q *query) traitAt(name string, v TraitValue) (int, error) {
 
 // choose asks what options, context and config say about the request.
 func (q *query) choose() error {
-	q.choice = q.t.choose(choiceRequest{op: q.op, operator: q.req.Operator, p: q.p, sig: q.sig, trait: q.trait, call: q.req.Override, scope: q.req.scope.override(q.op)})
+	q.choice = q.t.choices.choose(q.t.ops, choiceRequest{op: q.op, operator: q.req.Operator, p: q.p, sig: q.sig, trait: q.trait,
+		call: q.req.Override, scope: q.req.scope.choice(q.op), kind: q.c.slot.dev.Kind, all: q.c.all})
 	if q.choice.err != nil {
 		return &RequestError{Operator: q.req.Operator, Field: "override", Text: q.choice.err.Error()}
 	}

@@ -206,13 +206,13 @@ func (b *bound) apply(c *choiceRequest, out *choice) {
 		if !r.holds(c) {
 			continue
 		}
-		if use && !r.use.IsZero() {
+		if use && !r.use.IsZero() && c.here(r.use) {
 			out.target, out.from, use = r.use, r.from(), false
 			*out = out.settled()
 		}
 		if exclude && r.exclude != nil {
 			for _, t := range r.exclude {
-				out.exclude, out.excludeFrom = append(out.exclude, t), append(out.excludeFrom, r.from())
+				out.exclude, out.excludeFrom = append(slices.Clip(out.exclude), t), append(slices.Clip(out.excludeFrom), r.from())
 			}
 			exclude = false
 		}

@@ -151,14 +151,10 @@ func (sc *scope) chain(t *table, c *chain) *chain {
 	return n
 }
 
-// override is the target that the scope has for op, as ParseTarget reads it; "" for none.
-func (sc *scope) override(op Op) string {
+// choice is what the scope says of op.
+func (sc *scope) choice(op Op) choice {
 	if sc == nil {
-		return ""
+		return choice{}
 	}
-	ch := sc.overrides[op]
-	if len(ch.exclude) > 0 {
-		return ch.exclude[0].String()
-	}
-	return ch.target.String()
+	return sc.overrides[op]
 }
