@@ -82,6 +82,7 @@ type state struct {
 	tracer     Tracer
 	oracles    []Oracle           // strongest first; replaced, never changed
 	tied       map[[4]string]bool // kind, op and kernels of the ties told
+	tieWork    int                // left of the present change's
 	choices    *choices
 	config     configAt
 	quarantine *quarantine // of the configuration, over the shipped one
@@ -228,6 +229,7 @@ func (r *Registry) mutate(f func(*state) error) error {
 	if s.syncCatalogue() {
 		r.want++
 	}
+	s.tieWork = tieWork
 	switch err := f(s); err {
 	case nil:
 		r.want++

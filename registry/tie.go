@@ -22,14 +22,24 @@ func (t Tie) String() string {
 	return fmt.Sprintf("%s on %v: only its name puts %s before %s", t.Op, t.Kind, t.Kernel, t.Against)
 }
 
-// Ties lists the ties of the registered kernels, by op, kind and name. Each is also told once, when it arises, as an
-// EventTie. Kernels without a Spec are not looked at: the seam orders equal priorities by name, as documented.
+// tieWork bounds what one call or change spends on looking for ties, in comparisons of a constraint with a value:
+// descriptions may come from a file, and every kernel has to be compared with every other. A tie that is told costs
+// tieCost of it.
+const (
+	tieWork = 1 << 26
+	tieCost = 1 << 16
+)
+
+// Ties lists the ties of the registered kernels, by op, kind and name, at most 1024. Each is also told once, when it
+// arises, as an EventTie. Kernels without a Spec are not looked at: the seam orders equal priorities by name, as
+// documented.
 func (r *Registry) Ties() (out []Tie) {
+	left := tieWork
 	r.eachOp(func(t *table, op Op, d *Descriptor) {
 		var before []*Registration
 		for g := range t.registered(op) {
 			for _, o := range before {
-				if o.ties(g) {
+				if o.ties(g, &left) {
 					out = append(out, Tie{d.Name, g.kind, o.p.Kernel, g.p.Kernel})
 				}
 			}
@@ -39,10 +49,19 @@ func (r *Registry) Ties() (out []Tie) {
 	return out
 }
 
-// tellTies tells of the ties that the registration of g makes; r.mu is held.
+// tellTies tells of the ties that the registration of g makes, within what is left of the change's work; r.mu is held.
 func (s *state) tellTies(g *Registration) {
+	if s.tieWork <= 0 {
+		return // told already
+	}
+	defer func() {
+		if s.tieWork <= 0 {
+			s.events = append(s.events, Event{Kind: EventTie, Op: g.op, OpName: s.ops.desc(g.op).Name, Device: tensor.Device{Kind: g.kind},
+				Detail: "so many kernels at once that not every tie was looked for"})
+		}
+	}()
 	for _, o := range s.regs[slotKey{g.op, g.kind}] {
-		if o == g || !o.ties(g) {
+		if o == g || !o.ties(g, &s.tieWork) {
 			continue
 		}
 		a, b := o, g
@@ -62,12 +81,16 @@ func (s *state) tellTies(g *Registration) {
 	}
 }
 
-// ties reports whether only names order g and o for some request.
-func (g *Registration) ties(o *Registration) bool {
+// ties reports whether only names order g and o for some request. It takes what it costs from left and finds nothing when
+// nothing is left.
+func (g *Registration) ties(o *Registration, left *int) bool {
 	a, b := g.p.Spec, o.p.Spec
-	return a != nil && b != nil && g.kind == o.kind && g.p.Priority == o.p.Priority && !a.NotAuto && !b.NotAuto &&
-		g.originRank() == o.originRank() && g.domain.weight == o.domain.weight &&
-		meets(&a.Requires, &b.Requires) && g.domain.meets(o.domain)
+	if *left <= 0 || a == nil || b == nil || g.kind != o.kind || g.p.Priority != o.p.Priority || a.NotAuto || b.NotAuto || g.originRank() != o.originRank() ||
+		g.domain.weight != o.domain.weight || !meets(&a.Requires, &b.Requires) || !g.domain.meets(o.domain, left) {
+		return false
+	}
+	*left -= tieCost
+	return true
 }
 
 // meets reports whether some device may satisfy both. Bounds of versions and sizes are always satisfied by a device that
@@ -94,11 +117,14 @@ func above(lo, hi string) bool {
 }
 
 // meets reports whether some request lies in both domains.
-func (dom *domain) meets(o *domain) bool {
+func (dom *domain) meets(o *domain, left *int) bool {
 	if dom.sigs != nil && o.sigs != nil {
 		both := false
 		for s := range dom.sigs {
-			both = both || o.sigs[s]
+			if *left--; o.sigs[s] {
+				both = true
+				break
+			}
 		}
 		if !both {
 			return false
@@ -107,17 +133,21 @@ func (dom *domain) meets(o *domain) bool {
 	for i := range dom.traits {
 		for j := range o.traits {
 			a, b := &dom.traits[i], &o.traits[j]
-			if a.at == b.at && !share(a, b) {
+			if a.at == b.at && !share(a, b, left) {
 				return false
 			}
 		}
 	}
-	return true
+	return *left > 0
 }
 
 // share reports whether some value satisfies both restrictions of one trait.
-func share(a, b *restriction) bool {
+func share(a, b *restriction, left *int) bool {
+	cost := a.con.size() + b.con.size()
 	for v := range samples(a.def.Type, a.con, b.con) {
+		if *left -= cost; *left <= 0 {
+			return false
+		}
 		if a.con.Admits(v) && b.con.Admits(v) {
 			return true
 		}
@@ -126,14 +156,14 @@ func share(a, b *restriction) bool {
 }
 
 // samples yields values of which at least one satisfies both constraints if any value does, but for remarkably large
-// divisors.
+// divisors. The order is always the same.
 func samples(t TraitType, cons ...*Constraint) func(yield func(TraitValue) bool) {
 	return func(yield func(TraitValue) bool) {
-		values := map[TraitValue]bool{}
-		starts, period := map[int64]bool{0: true}, int64(1)
+		var values []TraitValue
+		starts, period := []int64{0}, int64(1)
 		for _, c := range cons {
-			c.listed(func(v TraitValue) { values[v] = true })
-			c.boundaries(func(n int64) { starts[n] = true }, func(n int64) {
+			c.listed(func(v TraitValue) { values = append(values, v) })
+			c.boundaries(func(n int64) { starts = append(starts, n) }, func(n int64) {
 				if n <= maxModulus {
 					period = min(period/gcd(period, n)*n, maxModulus)
 				}
@@ -141,29 +171,46 @@ func samples(t TraitType, cons ...*Constraint) func(yield func(TraitValue) bool)
 		}
 		switch t {
 		case TraitBool:
-			values[BoolTrait(false)], values[BoolTrait(true)] = true, true
+			values = append(values, BoolTrait(false), BoolTrait(true))
 		case TraitDType:
 			for d := tensor.None; d < 64; d++ { // dtypes are bits of a word elsewhere, too
 				if d.Valid() {
-					values[DTypeTrait(d)] = true
+					values = append(values, DTypeTrait(d))
 				}
 			}
 		case TraitString:
-			values[StringTrait("some other word")] = true
+			values = append(values, StringTrait("some other word"))
 		}
-		for v := range values {
+		for _, v := range values {
 			if !yield(v) {
 				return
 			}
 		}
-		for s := range starts {
-			for i := int64(0); i <= period && t == TraitInt; i++ {
+		if t != TraitInt {
+			return
+		}
+		for _, s := range starts {
+			for i := range period + 1 {
 				if s+i >= s && !yield(IntTrait(s+i)) || s-i <= s && !yield(IntTrait(s-i)) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// size is the number of values and parts that c compares with.
+func (c *Constraint) size() int {
+	n := 1 + len(c.OneOf)
+	for _, list := range [][]Constraint{c.AllOf, c.AnyOf} {
+		for i := range list {
+			n += list[i].size()
+		}
+	}
+	if c.Not != nil {
+		n += c.Not.size()
+	}
+	return n
 }
 
 // listed calls f for every value that c names.

@@ -2,7 +2,9 @@ package registry
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -97,7 +99,8 @@ func TestShare(t *testing.T) {
 		for v := int64(-130); v < 200 && !want; v++ {
 			want = fa(v) && fb(v)
 		}
-		require.Equal(t, want, share(&restriction{def: def, con: &a}, &restriction{def: def, con: &b}), "%v and %v", a, b)
+		left := tieWork
+		require.Equal(t, want, share(&restriction{def: def, con: &a}, &restriction{def: def, con: &b}, &left), "%v and %v", a, b)
 		shared += b2i(want)
 	}
 	require.Greater(t, shared, 100)
@@ -167,4 +170,35 @@ func TestDigest(t *testing.T) {
 	require.NoError(t, r.NewQueue(nil).Launch(op, unsafe.Pointer(a)))
 	require.Equal(t, "a", a.Ran)
 	require.NotEqual(t, before, r.Digest(), "a kernel in quarantine is not what other hosts choose")
+}
+
+// The search for ties stays within its work, whatever a file describes: many kernels alike, or long lists that share no
+// value.
+func TestTiesOfManyKernels(t *testing.T) {
+	file := func(kernels int, constraint func(i int) string) io.Reader {
+		var b strings.Builder
+		b.WriteString(`{"version": 1, "operators": [{"name": "a.b", "roles": ["x"], "traits": [{"name": "n", "type": "int"}]}], "kernels": [`)
+		for i := range kernels {
+			fmt.Fprintf(&b, `%s{"name": "k%04d", "family": "a", "mode": "b", "solution": "s", "kinds": ["cuda"], "signatures": [{"x": "f32"}],
+				"unavailable": "x", "constraints": {"n": %s}}`, []string{"", ","}[min(i, 1)], i, constraint(i))
+		}
+		b.WriteString("]}")
+		return strings.NewReader(b.String())
+	}
+	rec := &recorder{}
+	r := New(Options{Observer: rec})
+	_, err := r.LoadSpecs(file(500, func(int) string { return `{"at_least": 1}` }), "file:alike")
+	require.NoError(t, err)
+	require.Len(t, r.Ties(), tieWork/tieCost)
+	events := rec.take()
+	require.Len(t, events, tieWork/tieCost+1, "and that there may be more")
+	require.Contains(t, events[len(events)-1].Detail, "not every tie")
+
+	r = New(Options{Observer: rec})
+	_, err = r.LoadSpecs(file(2, func(i int) string {
+		return `{"multiple_of": 4093, "one_of": [` + strings.TrimSuffix(strings.Repeat(fmt.Sprint(i, ","), 3000), ",") + `]}`
+	}), "file:long")
+	require.NoError(t, err)
+	require.Len(t, rec.take(), 1)
+	require.Empty(t, r.Ties())
 }
