@@ -330,19 +330,10 @@ func TestReportIsTheSameEachTime(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestW35EverySignatureIsVerified: of every signature that a kernel's description lists some call is executed, on the quick
-// level already; one that no case reaches is named, and counts when asked for strictly.
+// TestW35EverySignatureIsVerified: of every signature that a kernel's description lists some call is executed (of the CPU's
+// kernels TestCPUKernels says so); one that no case reaches is named, and counts when asked for strictly.
 func TestW35EverySignatureIsVerified(t *testing.T) {
 	o := open(t)
-	rep, err := verify.Run(context.Background(), o)
-	require.NoError(t, err)
-	signatures := 0
-	for _, k := range rep.Kernels {
-		require.Empty(t, k.Unverified, k.Kernel)
-		signatures += k.Signatures
-	}
-	require.Greater(t, signatures, 100)
-
 	narrow := defect{spec: &registry.Spec{Signatures: []tensor.FormatSignature{
 		tensor.Sig(map[string]tensor.Format{"x": tensor.Dense(tensor.F32)}), tensor.Sig(map[string]tensor.Format{"x": tensor.Dense(tensor.F16)})}},
 		spoil: func(_ *registry.Queue, a *ops.RMSNormArgs, right func() registry.Status) registry.Status {
@@ -353,7 +344,7 @@ func TestW35EverySignatureIsVerified(t *testing.T) {
 		}}
 	plant(t, o.Registry, narrow, nil)
 	o.Op, o.Solution = "rms_norm", "planted"
-	rep, err = verify.Run(context.Background(), o)
+	rep, err := verify.Run(context.Background(), o)
 	require.NoError(t, err)
 	require.True(t, rep.OK)
 	require.Equal(t, []string{"x=dense[storage=f16]"}, rep.Kernels[0].Unverified)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/opmux/opmux/cpu"
 	"github.com/opmux/opmux/device"
-	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/verify"
 )
@@ -30,16 +29,23 @@ func openThreads(t *testing.T, r *registry.Registry, n int) device.Device {
 	return d
 }
 
-// TestCPUKernels verifies every kernel that this machine runs, on the quick level; with OPMUX_VERIFY=full on the full one.
+// TestCPUKernels verifies every kernel that this machine runs, on the quick level, which executes some call of every
+// signature already. The full level is cpu.TestImplementations'.
 func TestCPUKernels(t *testing.T) {
-	o := open(t)
-	if os.Getenv("OPMUX_VERIFY") == "full" {
-		o.Level = sample.Full
+	if testing.Short() {
+		t.Skip("cpu.TestImplementations does the same")
 	}
+	o := open(t)
 	rep, err := verify.Run(context.Background(), o)
 	require.NoError(t, err)
 	if !rep.OK || testing.Verbose() {
 		require.NoError(t, rep.WriteText(os.Stdout))
 	}
 	require.True(t, rep.OK)
+	signatures := 0
+	for _, k := range rep.Kernels {
+		require.Empty(t, k.Unverified, k.Kernel)
+		signatures += k.Signatures
+	}
+	require.Greater(t, signatures, 100)
 }

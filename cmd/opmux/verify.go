@@ -103,7 +103,7 @@ func readShapes(path string) (list []sample.Shape, err error) {
 		return nil, err
 	}
 	var one sample.Shape
-	if err := json.Unmarshal(b, &one); err == nil {
+	if err := json.Unmarshal(b, &one); err == nil && one != nil {
 		return []sample.Shape{one}, nil
 	}
 	if err := json.Unmarshal(b, &list); err != nil {

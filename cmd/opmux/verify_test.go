@@ -41,7 +41,7 @@ func TestVerifyCommand(t *testing.T) {
 	code, _, _ = call(t, "verify", "--op", "rms_norm", "--shapes", shapes)
 	require.Zero(t, code)
 
-	for _, bad := range []string{`[]`, `[1]`, `"x"`, `{`} {
+	for _, bad := range []string{`[]`, `[1]`, `"x"`, `{`, `null`, `{"T": 1.5}`} {
 		write(bad)
 		code, _, errs := call(t, "verify", "--shapes", shapes)
 		require.Equal(t, exitUsage, code, "%s: %s", bad, errs)
