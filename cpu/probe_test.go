@@ -12,6 +12,9 @@ import (
 
 func TestProbe(t *testing.T) {
 	for _, threads := range []int{1, 2} {
+		if threads == 1 && testing.Short() {
+			continue // filling more than a cache takes an emulator long
+		}
 		d, err := Open(Options{Threads: threads, Registry: registry.New(registry.Options{})})
 		require.NoError(t, err)
 		p, err := d.NewProbe()

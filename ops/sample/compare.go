@@ -115,9 +115,8 @@ func Compare(got, want *Args, tol Tolerance) []Result {
 	return list
 }
 
-// CheckWant holds the outputs of got against the values that its case gives for them, rounded to
-// their dtype; a NaN there is any value. Without
-// such values the list is empty.
+// CheckWant holds the outputs of got against the values that its case gives for them, rounded to their dtype; a NaN there
+// is any value. Without such values the list is empty.
 func CheckWant(got *Args, tol Tolerance) []Result {
 	var list []Result
 	for _, g := range got.outputs() {

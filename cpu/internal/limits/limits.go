@@ -1,5 +1,6 @@
 // Package limits finds out how much of the machine this process may use: processors (affinity, control-group quota) and
-// memory (what is there, control-group limit); and what the processor is called. Everything is read anew at each call; nothing is cached.
+// memory (what is there, control-group limit); and what the processor is called and how large its caches are. Everything is
+// read anew at each call; nothing is cached.
 package limits
 
 import (
