@@ -297,3 +297,24 @@ func FuzzLoadConfig(f *testing.F) {
 		r.ConfigStatus()
 	})
 }
+
+// A file of many wrong names, in one line, costs no more than it says: the columns of all, the nearest names of some.
+func TestConfigOfManyUnknownNames(t *testing.T) {
+	r, _ := mm(t, Options{})
+	register(t, r, kernel(t, "kernel_a", nil))
+	excluded := strings.TrimSuffix(strings.Repeat(`"kernel_b",`, 1000), ",")
+	const rules = 60
+	one := `{"match": {"traits": {}}, "exclude": [` + excluded + `], "on_error": "warn"}`
+	require.NoError(t, r.SetConfig(loaded(t, `{"version": 1, "rules": [`+strings.TrimSuffix(strings.Repeat(one+",", rules), ",")+`]}`)))
+	notes := r.ConfigStatus().Notes
+	require.Len(t, notes, rules)
+	require.Empty(t, r.ConfigStatus().Rules)
+	require.Less(t, len(strings.Join(notes, "")), 32<<10)
+	require.Contains(t, notes[0], "kernel_a")
+	require.Contains(t, notes[rules-1], fmt.Sprintf(":1:%d:", 1+len(`{"version": 1, "rules": [`)+(rules-1)*(len(one)+1)+strings.Index(one, excluded)))
+
+	_, err := LoadConfig(strings.NewReader(`{"version": 1, "rules": [{"use": "ü ü"}, {"use": "ü"}, {"use": ""}]}`), "c")
+	require.ErrorContains(t, err, "c:1:34:")
+	require.ErrorContains(t, err, "c:1:54:")
+	require.ErrorContains(t, err, "c:1:68:")
+}

@@ -56,8 +56,12 @@ type jsonFile struct {
 	data  []byte
 	dec   *json.Decoder
 	lines []int // where each starts
+	last  place // asked for last
 	errs  []error
 }
+
+// place is a byte's column.
+type place struct{ line, at, col int }
 
 // These bound what is read of one file, its rules or entries, and what is reported.
 const (
@@ -172,7 +176,12 @@ type spot ConfigError
 func (f *jsonFile) spot(at int, field string) spot {
 	at = min(at, len(f.data))
 	line, _ := slices.BinarySearch(f.lines, at+1)
-	return spot{File: f.name, Line: line, Col: 1 + utf8.RuneCount(f.data[f.lines[line-1]:at]), Field: field}
+	from := place{line, f.lines[line-1], 1}
+	if f.last.line == line && f.last.at <= at { // else a file in one line would be counted again for each place
+		from = f.last
+	}
+	f.last = place{line, at, from.col + utf8.RuneCount(f.data[from.at:at])}
+	return spot{File: f.name, Line: line, Col: f.last.col, Field: field}
 }
 
 func (s spot) wrong(format string, args ...any) error {

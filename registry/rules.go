@@ -38,7 +38,8 @@ func (s *state) bind(c *Config) (*bound, error) {
 	b := &bound{Config: c}
 	var errs []error
 	for _, r := range c.rules {
-		br, wrong := s.bindRule(r)
+		left := maxConfigErrors - len(errs) - len(b.notes)
+		br, wrong := s.bindRule(r, left)
 		switch {
 		case len(wrong) == 0:
 			b.rules = append(b.rules, br)
@@ -54,7 +55,8 @@ func (s *state) bind(c *Config) (*bound, error) {
 	return b, errors.Join(errs[:min(len(errs), maxConfigErrors)]...)
 }
 
-func (s *state) bindRule(r *rule) (b boundRule, wrong []error) {
+// bindRule looks up the names of one rule. At most left errors say which names are near, and one tells without that.
+func (s *state) bindRule(r *rule, left int) (b boundRule, wrong []error) {
 	b.rule = r
 	var ops []Op
 	if r.op != "" {
@@ -64,6 +66,9 @@ func (s *state) bindRule(r *rule) (b boundRule, wrong []error) {
 		b.ops = map[Op]*boundMatch{}
 	}
 	check := func(t Target, at spot) {
+		if len(wrong) > max(left, 0) {
+			return
+		}
 		var known []string
 		for k, list := range s.regs {
 			if ops != nil && !slices.Contains(ops, k.op) {
@@ -73,7 +78,9 @@ func (s *state) bindRule(r *rule) (b boundRule, wrong []error) {
 				if t.Matches(g.p.Kernel, g.p.Name) {
 					return
 				}
-				known = append(known, g.p.Kernel, g.p.Name)
+				if len(wrong) < left {
+					known = append(known, g.p.Kernel, g.p.Name)
+				}
 			}
 		}
 		if t.Name != ReferenceProviderName {
@@ -116,6 +123,9 @@ func (s *state) bindMatch(r *rule, op Op) (m *boundMatch, miss []error) {
 		m.formats = append(m.formats, f)
 	}
 	for _, c := range r.traits {
+		if len(miss) == maxConfigErrors {
+			break
+		}
 		at := schema.trait(c.name)
 		if at < 0 {
 			miss = append(miss, unknownAt(c.spot, c.name, schema.names()))
