@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (g *Registration) tested(t *selfTest, home tensor.Device) {
 		s.touchKind(g.op, g.kind)
 		v := verdict{ok: true, at: time.Now()}
 		if t.state.Load() == testFailed {
-			v.ok, v.evidence = false, clipTo(t.err.seen.Error(), maxVerdictText)
+			v.ok, v.evidence = false, cmp.Or(clipTo(t.err.seen.Error(), maxVerdictText), "an error without words")
 			s.events = append(s.events, Event{Kind: EventQuarantined, Op: g.op, OpName: s.ops.desc(g.op).Name, Device: home,
 				Kernel: g.p.Kernel, Provider: g.p.Name, Detail: t.err.Error()})
 		}

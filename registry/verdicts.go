@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +70,7 @@ func versionIn(info *debug.BuildInfo) string {
 	return ""
 }
 
-// maxVerdictText bounds the texts of a verdict, so that a full file stays under what is read.
+// maxVerdictText bounds the texts of a verdict, so that a full file of usual texts stays under what is read.
 const maxVerdictText = 200
 
 // open reads the file at path, "" for none, and uses it from now on. A file that is not what save writes is told of,
@@ -162,7 +161,7 @@ func (v *verdicts) add(k verdictKey, x verdict) {
 }
 
 // save writes what is new to the file, beside what other processes have put there meanwhile, in one step. The newest
-// 1000 verdicts stay. A file that cannot be written is told of once.
+// 1000 verdicts stay, fewer where they would be more than is read. A file that cannot be written is told of once.
 func (v *verdicts) save() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -193,11 +192,16 @@ func (v *verdicts) write() error {
 		x := v.known[k]
 		file.Verdicts = append(file.Verdicts, verdictLine{k.Device, k.Op, k.Kernel, k.Version, x.ok, x.evidence, x.at.UTC()})
 	}
-	b, err := json.MarshalIndent(file, "", " ")
-	if err != nil {
-		return err
+	for {
+		b, err := json.MarshalIndent(file, "", " ")
+		if err != nil {
+			return err
+		}
+		if len(b) < maxConfigBytes {
+			return replaceFile(v.path, append(b, '\n'))
+		}
+		file.Verdicts = file.Verdicts[:len(file.Verdicts)/2] // texts full of signs that JSON writes as six
 	}
-	return replaceFile(v.path, append(bytes.TrimSpace(b), '\n'))
 }
 
 // replaceFile writes a file in one step: a reader sees the old one or the new one.

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/opmux/opmux/device"
@@ -229,4 +230,40 @@ func TestLaunchOnLostDevice(t *testing.T) {
 	require.ErrorIs(t, err, ErrFailed)
 	err = q.With(WithKernel(t.Context(), op, "j")).Launch(op, unsafe.Pointer(&probeArgs{}))
 	require.ErrorIs(t, err, device.ErrLost, "also without a cause of the kernel's own")
+}
+
+// What is written can be read again, whatever the texts are.
+func TestVerdictFileOfOddTexts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v.json")
+	var v, back verdicts
+	require.Empty(t, v.open(path))
+	odd := strings.Repeat("<", maxVerdictText)
+	key := func(i int) verdictKey { return verdictKey{strings.Repeat("d", 64), "op", fmt.Sprintf("%0128d", i), odd} }
+	for i := range 1000 {
+		v.add(key(i), verdict{evidence: odd, at: time.Unix(int64(i), 0)})
+	}
+	v.save()
+	require.Empty(t, v.told())
+	require.Empty(t, back.open(path))
+	_, newest := back.find(key(999))
+	_, oldest := back.find(key(0))
+	require.True(t, newest)
+	require.False(t, oldest)
+}
+
+type wordless struct{}
+
+func (wordless) Error() string { return "" }
+
+// A self-test that fails without a word leaves a verdict that can be read.
+func TestVerdictWithoutEvidence(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v.json")
+	r, op := mm(t, Options{})
+	r.verdicts.open(path)
+	_, err := r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: "p", Fn: ranMM("p"), Spec: &Spec{Version: "1"}, SelfTest: func(*Queue) error { return wordless{} }})
+	require.NoError(t, err)
+	require.ErrorIs(t, r.NewQueue(nil).Launch(op, unsafe.Pointer(&mmArgs{})), ErrDeclined)
+	var back verdicts
+	require.Empty(t, back.open(path))
+	require.Len(t, back.known, 1)
 }
