@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"unsafe"
@@ -191,4 +192,15 @@ func TestDomainCombinations(t *testing.T) {
 	args := &mmArgs{A: tensor.Must(tensor.New(nil, tensor.BF16, 32))}
 	require.NoError(t, q.Launch(op, unsafe.Pointer(args)))
 	require.Equal(t, "pairs", args.Ran)
+}
+
+// Every priority of the seam's scale has a band, and none above the plugins' passes for a lower one.
+func TestPriorityOf(t *testing.T) {
+	for n, want := range map[int32]Priority{math.MinInt32: ReferencePriority, -1000: ReferencePriority, -999: BandPortable.Plus(0), -40: BandPortable.Plus(0),
+		-1: BandPortable.Plus(3), 0: BandPerformant.Plus(0), 25: BandPerformant.Plus(2), 79: BandSpecialized.Plus(3), 80: BandPlugin.Plus(0), math.MaxInt32: BandPlugin.Plus(3)} {
+		require.Equal(t, want, PriorityOf(n), n)
+	}
+	r, op := mm(t, Options{})
+	_, err := r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: "p", Priority: math.MaxInt32, Fn: ranMM("p"), Spec: &Spec{}})
+	require.ErrorContains(t, err, "belongs to plugins")
 }

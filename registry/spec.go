@@ -190,7 +190,7 @@ func PriorityOf(n int32) Priority {
 	if n <= ReferenceTierPriority {
 		return ReferencePriority
 	}
-	at := min(max(int(n+80)/10, int(BandPortable)), int(BandPlugin)+3)
+	at := min(max((int(n)+80)/10, int(BandPortable)), int(BandPlugin)+3)
 	if n < -40 {
 		at = int(BandPortable)
 	}
