@@ -315,6 +315,6 @@ func TestConfigOfManyUnknownNames(t *testing.T) {
 
 	_, err := LoadConfig(strings.NewReader(`{"version": 1, "rules": [{"use": "ü ü"}, {"use": "ü"}, {"use": ""}]}`), "c")
 	require.ErrorContains(t, err, "c:1:34:")
-	require.ErrorContains(t, err, "c:1:54:")
-	require.ErrorContains(t, err, "c:1:68:")
+	require.ErrorContains(t, err, "c:1:50:")
+	require.ErrorContains(t, err, "c:1:64:")
 }
