@@ -20,7 +20,7 @@ import (
 
 // watchFlags are what an operator can ask of a run.
 type watchFlags struct {
-	Debug   string        `placeholder:"ADDR" help:"Serve the page /debug/opmux on this address of this machine, as localhost:6060, while the command runs."`
+	Debug   string        `placeholder:"ADDR" help:"Serve the page /debug/opmux on this address, as localhost:6060, while the command runs; this machine alone is answered."`
 	Hold    time.Duration `placeholder:"D" help:"Keep the page for so long after the run, as 1m."`
 	Trace   string        `placeholder:"FILE" help:"Write every call of a kernel to FILE, for chrome://tracing or ui.perfetto.dev; %p in the name stands for the process id."`
 	Strict  bool          `help:"Fail at the first fallback: a kernel that leaves a call to the next one, or a borrowed CPU kernel."`
@@ -56,7 +56,7 @@ func (f *watchFlags) start(a *app) (*watch, error) {
 		w.names = append(w.names, name)
 	}
 	if f.Debug != "" {
-		l, err := net.Listen("tcp", f.Debug)
+		l, err := listen(f.Debug)
 		if err != nil {
 			return nil, fmt.Errorf("--debug %s: %w: %w", f.Debug, errListen, err)
 		}
@@ -69,6 +69,22 @@ func (f *watchFlags) start(a *app) (*watch, error) {
 		return nil, errors.Join(err, w.stop(a))
 	}
 	return w, nil
+}
+
+// listen opens an address that only this machine reaches, since only this machine gets an answer; ":6060" is short for
+// localhost:6060.
+func listen(addr string) (net.Listener, error) {
+	if strings.HasPrefix(addr, ":") {
+		addr = "localhost" + addr
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		return nil, errors.Join(fmt.Errorf("%v is not this machine's alone", l.Addr()), l.Close())
+	}
+	return l, nil
 }
 
 // pageServer serves h to clients that need not be well-behaved: none holds a connection, and what it costs, for long.

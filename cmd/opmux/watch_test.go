@@ -108,7 +108,7 @@ func TestGenerateDebug(t *testing.T) {
 	var out, errs output
 	done := make(chan int)
 	go func() {
-		done <- run(ctx, []string{"generate", "-n", "2", "-p", "Hi", "--debug", "localhost:0", "--hold", "1h"}, &out, &errs)
+		done <- run(ctx, []string{"generate", "-n", "2", "-p", "Hi", "--debug", ":0", "--hold", "1h"}, &out, &errs)
 	}()
 	require.Eventually(t, func() bool { return strings.Contains(errs.String(), "stays for") }, time.Minute, time.Millisecond)
 	url := regexp.MustCompile(`http://\S+/debug/opmux`).FindString(errs.String())
@@ -205,6 +205,7 @@ func TestWatchErrors(t *testing.T) {
 	}{
 		{exitInput, "localhost:0", []string{"--debug", "no port"}},
 		{exitInput, "localhost:0", []string{"--debug", "localhost:99999"}},
+		{exitInput, "not this machine's alone", []string{"--debug", "0.0.0.0:0"}},
 		{exitInput, "path", []string{"--trace", filepath.Join(t.TempDir(), "absent", "t.json")}},
 		{exitUsage, "--hold", []string{"--hold", "1s"}},
 		{exitUsage, "--hold", []string{"--debug", "localhost:0", "--hold=-1s"}},
