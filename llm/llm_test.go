@@ -16,6 +16,7 @@ import (
 	"github.com/opmux/opmux/cpu"
 	"github.com/opmux/opmux/gguf"
 	"github.com/opmux/opmux/llm"
+	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -122,6 +123,37 @@ func TestForwardMatchesTheFormula(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Models in every format that a weight can have.
+func TestEveryWeightFormat(t *testing.T) {
+	r := newRig(t)
+	seen := map[tensor.DType]bool{}
+	for _, sig := range ops.MatmulBTQuant.Signatures() {
+		dt := sig.DType("b")
+		if seen[dt] {
+			continue
+		}
+		seen[dt] = true
+		t.Run(dt.String(), func(t *testing.T) {
+			m := &tiny{dtype: dt, layers: 1, width: 256, ff: 256}
+			data := m.file(t)
+			tokens := someTokens(9, m.vocab)
+			want := m.naive(tokens)
+			e := engine(t, r.load(t, data, llm.Options{KVType: tensor.F32}))
+			var got [][]float32
+			require.NoError(t, e.Forward(t.Context(), []llm.Chunk{{Seq: e.NewSequence(), Tokens: tokens, Want: llm.AllTokens}}, collect(t, e, &got)))
+			require.Len(t, got, len(tokens))
+			limit := 1e-9 // f32 arithmetic
+			if dt <= tensor.Q6_K {
+				limit = 1e-2 // activations are packed to 8 bits
+			}
+			for i := range got {
+				require.Less(t, nmse(got[i], want[i]), limit, "after token %d", i)
+			}
+		})
+	}
+	require.Len(t, seen, 26)
 }
 
 func TestUnalignedFileGivesTheSameLogits(t *testing.T) {
