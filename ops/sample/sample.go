@@ -246,6 +246,9 @@ func (a *Args) untouched(which func(r *area) bool) error {
 
 // changed names the first byte at which seen, r's memory, is not what it was.
 func (a *Args) changed(r *area, seen []byte, where string) error {
+	if bytes.Equal(seen, r.mem.orig) {
+		return nil
+	}
 	for at := range seen {
 		if seen[at] != r.mem.orig[at] {
 			return fmt.Errorf("sample: %s %s: operand %s: byte %d from its start was written, %s",

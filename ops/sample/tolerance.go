@@ -189,13 +189,18 @@ func factors(want *Args) (a, b []float64, err error) {
 // norms returns the norm of the finite elements of each of n rows.
 func norms(v []float64, n int64) []float64 {
 	out := make([]float64, n)
-	for i, x := range v {
-		if s := x * x; !math.IsInf(s, 0) && !math.IsNaN(s) {
-			out[i/(len(v)/int(n))] += s
-		}
+	if len(v) == 0 {
+		return out // sums of nothing
 	}
+	k := len(v) / int(n)
 	for i := range out {
-		out[i] = math.Sqrt(out[i])
+		sum := 0.0
+		for _, x := range v[i*k : (i+1)*k] {
+			if s := x * x; s <= math.MaxFloat64 { // neither infinite nor NaN
+				sum += s
+			}
+		}
+		out[i] = math.Sqrt(sum)
 	}
 	return out
 }
