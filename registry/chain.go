@@ -13,7 +13,7 @@ import (
 type chain struct {
 	slot      *slot
 	steps     []step // usable, best first, borrowed reference kernels last
-	bench     []step // unsupported or quarantined: only a force: override reaches them
+	bench     []step // unsupported or quarantined: only a force: override reaches them; or waiting to be asked for by name
 	base      *chain // what choice was applied to, nil without one
 	choice    choice
 	err       *NoProviderError // when steps is empty
@@ -54,7 +54,7 @@ const (
 	guardOutputs  // Options.CheckDeclines
 	guardDomain   // the kernel declared formats or traits that a call must have
 	guardTrace    // the registry has a tracer
-	guardExplicit // runs only where it was asked for by name
+	guardExplicit // on the bench: usable, but runs only where it is asked for by name
 )
 
 type drop struct {
@@ -152,16 +152,21 @@ func (s *state) compile(ref slotRef) *chain {
 			s.fill(&c.steps[i], c.slot, lent[i-len(usable)], true)
 		}
 	}
-	var out []*Registration
+	var out []drop
 	for _, d := range dropped {
 		if d.why != DropDisabled && d.g.p.Fn != nil {
-			out = append(out, d.g)
+			out = append(out, d)
 		}
 	}
 	c.bench = make([]step, len(out))
-	for i, g := range out {
-		s.fill(&c.bench[i], c.slot, g, false)
-		c.bench[i].guard &^= guardTest
+	for i, d := range out {
+		b := &c.bench[i]
+		s.fill(b, c.slot, d.g, false)
+		if d.why == DropOverridden {
+			b.guard |= guardExplicit
+		} else {
+			b.guard &^= guardTest
+		}
 	}
 	c.entry = c.slot.entry
 	c.finish()
@@ -194,9 +199,6 @@ func (s *state) fill(st *step, sl *slot, g *Registration, borrowed bool) {
 	}
 	if g.domain.atLaunch() {
 		st.guard |= guardDomain
-	}
-	if g.p.Spec != nil && g.p.Spec.NotAuto {
-		st.guard |= guardExplicit
 	}
 	if g.p.Library != nil {
 		st.guard |= guardLibrary
@@ -232,12 +234,17 @@ func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, droppe
 			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: s.quarantine.of(s.ops, g, s.caps[dev])})
 		case g.p.SelfTest != nil && s.selfTest(g, dev).state.Load() == testFailed:
 			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: s.selfTest(g, dev).err.Error()})
+		case g.p.Spec != nil && g.p.Spec.NotAuto:
+			dropped = append(dropped, drop{g: g, why: DropOverridden, detail: onlyByName})
 		default:
 			usable = append(usable, g)
 		}
 	}
 	return usable, dropped
 }
+
+// onlyByName is why a usable kernel does not stand in a chain.
+const onlyByName = "runs only where it is asked for by name"
 
 // finish builds the error of an empty chain.
 func (c *chain) finish() {
@@ -247,6 +254,24 @@ func (c *chain) finish() {
 	c.err = &NoProviderError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Reference: c.refWhy}
 	for _, d := range c.dropped {
 		c.err.Candidates = append(c.err.Candidates, d.candidate())
+	}
+}
+
+// reachable calls yield for the steps that a call may reach, now or when it asks for them by name.
+func (c *chain) reachable(yield func(*step) bool) {
+	for i := range c.steps {
+		if !yield(&c.steps[i]) {
+			return
+		}
+	}
+	bench := c.bench
+	if c.base != nil {
+		bench = c.base.bench
+	}
+	for i := range bench {
+		if s := &bench[i]; s.guard&guardExplicit != 0 && !yield(s) {
+			return
+		}
 	}
 }
 

@@ -188,7 +188,7 @@ func (s *step) guarded(q *Queue, k *cell, h *Header) Status {
 // refuses is the part of a step's refusals that needs no kernel.
 func (s *step) refuses(q *Queue, h *Header) Reason {
 	switch {
-	case s.guard&guardExplicit != 0, s.guard&guardDomain != 0 && !s.g.domain.covers(unsafe.Pointer(h)):
+	case s.guard&guardDomain != 0 && !s.g.domain.covers(unsafe.Pointer(h)):
 		return ReasonDomain
 	case h.Flags&FlagDeterministic != 0 && s.g.p.Traits.Nondeterministic:
 		return ReasonNumerics

@@ -510,11 +510,14 @@ func (p *Pinned) usable(t *table) error {
 		c = c.base
 	}
 	e := &NoProviderError{Op: p.q.op, OpName: p.q.d.Name, Device: p.c.slot.dev}
-	for _, list := range [][]step{c.steps, c.bench[:len(c.bench)*b2i(p.q.choice.target.Force)]} {
-		for i := range list {
-			if list[i].g == p.g && list[i].k.borrowed == p.b {
-				return nil
-			}
+	for s := range c.reachable {
+		if s.g == p.g && s.k.borrowed == p.b {
+			return nil
+		}
+	}
+	for i := range c.bench {
+		if c.bench[i].g == p.g && p.q.choice.target.Force {
+			return nil
 		}
 	}
 	for _, d := range c.dropped {

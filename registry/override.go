@@ -304,7 +304,8 @@ func (s *state) override(op Op, dev tensor.Device) choice {
 	return s.choices.choose(s.ops, c)
 }
 
-// overridden returns c as ch makes it: the target's kernels first, or alone; with Force also benched ones; nothing that
+// overridden returns c as ch makes it: the target's kernels first, or alone; also benched ones that wait to be asked for,
+// and all benched ones with Force; nothing that
 // is excluded. Where the target is registered but no kernel of it usable, the chain is empty, so that the choice is never
 // silently ignored.
 func (c *chain) overridden(ch choice) *chain {
@@ -330,20 +331,18 @@ func (c *chain) overridden(ch choice) *chain {
 			rest = append(rest, s)
 		}
 	}
-	forced := map[*Registration]bool{}
-	if t.Force {
-		for i := range c.bench {
-			if s := &c.bench[i]; wanted(s) {
-				first = append(first, s)
-				forced[s.g] = true
-			}
+	called := map[*Registration]bool{}
+	for i := range c.bench {
+		if s := &c.bench[i]; wanted(s) && (t.Force || s.guard&guardExplicit != 0 && ch.excluded(s.g.p.Kernel, s.g.p.Name) == "") {
+			first = append(first, s)
+			called[s.g] = true
 		}
-		slices.SortStableFunc(first, func(a, b *step) int {
-			return cmp.Or(cmp.Compare(b2i(a.k.borrowed), b2i(b.k.borrowed)), a.g.compare(b.g))
-		})
 	}
+	slices.SortStableFunc(first, func(a, b *step) int {
+		return cmp.Or(cmp.Compare(b2i(a.k.borrowed), b2i(b.k.borrowed)), a.g.compare(b.g))
+	})
 	for _, d := range c.dropped {
-		if !forced[d.g] {
+		if !called[d.g] {
 			n.dropped = append(n.dropped, d)
 		}
 	}
@@ -357,9 +356,7 @@ func (c *chain) overridden(ch choice) *chain {
 	n.steps = make([]step, len(kept))
 	for i, s := range kept {
 		n.steps[i].copy(s)
-		if wanted(s) {
-			n.steps[i].guard &^= guardExplicit
-		}
+		n.steps[i].guard &^= guardExplicit
 	}
 	n.finish()
 	return n

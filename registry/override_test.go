@@ -306,3 +306,63 @@ func TestSelectionsOfOneKernel(t *testing.T) {
 	_, err = q.With(WithKernel(context.Background(), op, "no such name")).Select(Request{Operator: "mm", Traits: ints(1, 1)})
 	require.ErrorIs(t, err, ErrOverride)
 }
+
+// A kernel that runs only where it is asked for heads no chain, is not what makes an op supported, and counts nothing
+// until it is asked for; it is usable all the same.
+func TestKernelsThatAreAskedFor(t *testing.T) {
+	r, op := mm(t, Options{})
+	tests := 0
+	_, err := r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: "p", Kernel: "asked", Priority: 40, Fn: ranMM("asked"), Spec: &Spec{NotAuto: true},
+		SelfTest: func(q *Queue) error {
+			tests++
+			return q.Launch(op, unsafe.Pointer(&mmArgs{}))
+		}})
+	require.NoError(t, err)
+	q, a := r.NewQueue(nil), &mmArgs{}
+	require.False(t, r.OpRegistered(op, cpu0))
+	require.ErrorIs(t, q.Launch(op, unsafe.Pointer(a)), ErrNoKernel)
+	_, err = r.GetOp(op, cpu0)
+	require.ErrorContains(t, err, "asked: overridden (runs only where it is asked for by name)")
+	require.Equal(t, 1, r.OpProviderCount(op, cpu0))
+	require.NoError(t, r.Require(cpu0, "asked"))
+
+	register(t, r, kernel(t, "low", func(s *KernelSpec) { s.Priority = BandPortable.Plus(0) }))
+	b, err := q.Bind(op)
+	require.NoError(t, err)
+	require.NoError(t, b.Launch(unsafe.Pointer(a)))
+	require.Equal(t, "low", a.Ran)
+	require.Equal(t, "low", b.Provider())
+	require.Equal(t, "low", r.GetOpProviderStats(op, cpu0).LastSelected)
+	require.Zero(t, tests)
+	require.Empty(t, r.Explain(op, cpu0).Dropped[0].Counts)
+	below, err := r.GetOpFallback(op, cpu0, "asked")
+	require.NoError(t, err)
+	require.Equal(t, OK, below(q, unsafe.Pointer(a)).Code())
+	require.Equal(t, "low", a.Ran)
+
+	launch := func(q *Queue) {
+		a.Ran = ""
+		require.NoError(t, q.Launch(op, unsafe.Pointer(a)))
+		require.Equal(t, "asked", a.Ran)
+		require.Equal(t, 1, tests)
+	}
+	launch(q.With(WithKernel(context.Background(), op, "asked")))
+	launch(q.With(WithOverride(context.Background(), op, Target{Name: "p", By: "solution"})))
+	fn, err := r.GetImpl("asked")
+	require.NoError(t, err)
+	require.Equal(t, OK, fn(q, unsafe.Pointer(a)).Code())
+	require.Equal(t, "asked", a.Ran)
+	plan, err := r.Plan(Request{Operator: "mm", Traits: ints(1, 1), Solution: "p"})
+	require.NoError(t, err)
+	a.Ran = ""
+	require.NoError(t, plan.Launch(q, unsafe.Pointer(a)))
+	require.Equal(t, "asked", a.Ran)
+	require.NoError(t, r.SetConfig(loaded(t, `{"version": 1, "rules": [{"match": {"op": "mm"}, "use": "asked"}]}`)))
+	launch(q)
+	require.NoError(t, r.Require(cpu0, "asked", "low"))
+	require.NoError(t, r.SetConfig(loaded(t, `{"version": 1, "rules": [{"match": {"op": "mm"}, "use": "low"}]}`)))
+	require.NoError(t, r.Require(cpu0, "asked", "low"))
+	require.NoError(t, plan.Launch(q, unsafe.Pointer(a)), "no rule replaces a pinned kernel")
+	require.NoError(t, r.Unregister("asked"))
+	require.ErrorIs(t, plan.Launch(q, unsafe.Pointer(a)), ErrNoKernel)
+}

@@ -158,8 +158,8 @@ func (t *table) require(dev tensor.Device, entries []entry) *RequireError {
 
 // search looks for the entry in a chain and keeps the reasons of what the chain does not hold.
 func (m *Missing) search(t *table, c *chain, e *entry) bool {
-	for i := range c.steps {
-		if s := &c.steps[i]; e.covers(t.ops, s.g, c.slot.dev, s.k.borrowed) {
+	for s := range c.reachable {
+		if e.covers(t.ops, s.g, c.slot.dev, s.k.borrowed) {
 			return true
 		}
 	}

@@ -451,7 +451,7 @@ func (j *judge) judgeChoice() (stop bool) {
 		return true
 	}
 	s := j.g.p.Spec
-	return s != nil && s.NotAuto && !j.named && j.req.Solution != provider && j.no(false, because(WhyPolicy, "runs only where it is asked for by name"))
+	return s != nil && s.NotAuto && !j.named && j.req.Solution != provider && j.no(false, because(WhyPolicy, onlyByName))
 }
 
 // find answers the query: the best candidates as a chain.

@@ -172,7 +172,7 @@ func (q *Queue) health() error {
 	return nil
 }
 
-// Warm runs the outstanding self-tests of every kernel that stands in a chain of dev, so that no first launch pays for
+// Warm runs the outstanding self-tests of every kernel that a call on dev may reach, so that no first launch pays for
 // them. It returns the quarantined kernels' errors, joined, or ctx's error.
 func (r *Registry) Warm(ctx context.Context, dev device.Device) error {
 	dq, err := dev.NewQueue()
@@ -196,8 +196,7 @@ func (r *Registry) Warm(ctx context.Context, dev device.Device) error {
 		if c == nil {
 			continue
 		}
-		for i := range c.steps {
-			s := &c.steps[i]
+		for s := range c.reachable {
 			if s.guard&guardTest == 0 {
 				continue
 			}

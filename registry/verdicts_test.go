@@ -238,7 +238,9 @@ func TestVerdictFileOfOddTexts(t *testing.T) {
 	var v, back verdicts
 	require.Empty(t, v.open(path))
 	odd := strings.Repeat("<", maxVerdictText)
-	key := func(i int) verdictKey { return verdictKey{strings.Repeat("d", 64), "op", fmt.Sprintf("%0128d", i), odd} }
+	key := func(i int) verdictKey {
+		return verdictKey{strings.Repeat("d", 64), "op", fmt.Sprintf("%0128d", i), odd}
+	}
 	for i := range 1000 {
 		v.add(key(i), verdict{evidence: odd, at: time.Unix(int64(i), 0)})
 	}
