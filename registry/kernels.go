@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,12 +39,7 @@ func (t *table) kernels(op Op, keep func(*Registration) bool) (out []KernelSpec)
 		at[g.p.Kernel] = len(out)
 		out = append(out, g.KernelSpec())
 	}
-	slices.SortStableFunc(out, func(a, b KernelSpec) int {
-		if p, q := a.Priority.Int32(), b.Priority.Int32(); p != q {
-			return int(q - p)
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	slices.SortStableFunc(out, compareSpecs)
 	return out
 }
 
@@ -59,7 +55,11 @@ func (r *Registry) GetForOperator(operator string, f KernelFilter) ([]KernelSpec
 		return nil, &UnknownOperatorError{Name: operator, Near: near(operator, t.ops.operatorNames())}
 	}
 	var out []KernelSpec
+	seen := map[Op]bool{} // an operator may cover an op by its family.mode and by an alias
 	for _, ref := range refs {
+		if seen[ref.op] {
+			continue
+		}
 		sig := f.Signature
 		if !sig.IsZero() {
 			as, why := ref.admits(t.ops.desc(ref.op), sig)
@@ -68,9 +68,16 @@ func (r *Registry) GetForOperator(operator string, f KernelFilter) ([]KernelSpec
 			}
 			sig = as
 		}
+		seen[ref.op] = true
 		out = append(out, t.kernels(ref.op, func(g *Registration) bool { return f.admits(g, sig) })...)
 	}
+	slices.SortStableFunc(out, compareSpecs)
 	return out, nil
+}
+
+// compareSpecs orders the higher priority first, then by name.
+func compareSpecs(a, b KernelSpec) int {
+	return cmp.Or(cmp.Compare(b.Priority.Int32(), a.Priority.Int32()), strings.Compare(a.Name, b.Name))
 }
 
 func (f *KernelFilter) admits(g *Registration, sig tensor.FormatSignature) bool {

@@ -334,3 +334,29 @@ func TestBuiltins(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, name)
 }
+
+// An operator that covers an op twice, by family.mode and by an alias, lists its kernels once, and those of several ops
+// in one order.
+func TestGetForOperatorOfSeveralOps(t *testing.T) {
+	r := New(Options{})
+	for i, name := range []string{"one", "two"} {
+		op, err := r.Define(Descriptor{Name: name, Family: []string{"gemm", ""}[i], Mode: []string{"any", ""}[i], Record: typeOf[mmArgs](), Roles: []string{"a", "b"},
+			Operators: []OperatorAlias{{Name: "gemm.any", Roles: map[string]string{"x": "a", "y": "b"}, Formats: map[string][]string{"y": {[]string{"dense", "ggml"}[i]}}}}})
+		require.NoError(t, err)
+		for j, p := range []int32{0, 20} {
+			_, err = r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: fmt.Sprint("p", p), Kernel: fmt.Sprint(name, j), Priority: p + int32(i), Fn: ranMM("k"), Spec: &Spec{}})
+			require.NoError(t, err)
+		}
+	}
+	list := func(f KernelFilter) (names []string) {
+		kernels, err := r.GetForOperator("gemm.any", f)
+		require.NoError(t, err)
+		for _, k := range kernels {
+			names = append(names, k.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"one1", "two1", "one0", "two0"}, list(KernelFilter{}))
+	require.Equal(t, []string{"one1", "one0"}, list(KernelFilter{Signature: sig(t, "x=f32, y=f32")}))
+	require.Equal(t, []string{"two1", "two0"}, list(KernelFilter{Signature: sig(t, "x=f32, y=q4_0")}))
+}
