@@ -25,7 +25,13 @@ type Oracle struct {
 	// that answers can be kept by interval. Nil: Adjust may tell every value from every other.
 	Starts func(op Op, trait string) []int64
 
-	told *sync.Map // kernels that it went wrong for
+	told *sync.Map // wrongKernel: kernels that it went wrong for
+}
+
+// wrongKernel names a kernel whether or not it is still registered.
+type wrongKernel struct {
+	op     Op
+	kernel string
 }
 
 // RegisterOracle adds an oracle; selections made before are not kept. Errors: ErrName, ErrNil (Adjust), ErrDuplicate.
@@ -88,7 +94,7 @@ func (t *table) oracle(g *Registration, p *device.Platform, v TraitView) (score 
 func (o *Oracle) ask(g *Registration, p *device.Platform, v TraitView) (n int) {
 	wrong := func(text string) {
 		n = neutral
-		if _, known := o.told.LoadOrStore(g, true); !known {
+		if _, known := o.told.LoadOrStore(wrongKernel{g.op, g.p.Kernel}, true); !known {
 			v.q.tell(Event{Kind: EventOracle, Op: g.op, OpName: v.q.d.Name, Device: v.q.c.slot.dev, Kernel: g.p.Kernel,
 				Provider: g.p.Name, Detail: "oracle " + o.Name + " " + text})
 		}
