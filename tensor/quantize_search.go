@@ -16,7 +16,7 @@ const (
 	tightest = 1.2
 )
 
-func try(i int) float64 { return loosest + float64(i)*((tightest-loosest)/(tries-1)) }
+func try(i int) float64 { return loosest + float64(float64(i)*((tightest-loosest)/(tries-1))) }
 
 // fitScale returns the scale d of x ≈ d·level. The scales that it starts from take the element of largest magnitude to one
 // of the two ends of the levels, and near it. Rows of zeros and rows that are not finite get 0.
