@@ -9,7 +9,8 @@
 //	/debug/opmux?format=json    the same as data (a State); so does the header Accept: application/json
 //
 // and to package expvar the variable "opmux" (Counters). The page changes nothing and answers requests of this machine
-// only. Programs that want another mux, other rights or another registry use Handler:
+// only; expvar serves its variables, under /debug/vars, to everyone who reaches that mux. Programs that want another mux,
+// other rights or another registry use Handler:
 //
 //	h := debug.Handler(debug.Options{Registry: r, AllowChanges: true})
 //	mux.Handle("/debug/opmux", h)
@@ -43,7 +44,7 @@ type Options struct {
 	// this machine that names neither itself nor the host that was asked for looks like this machine.
 	AllowRemote bool
 	// AllowChanges lets POST requests disable and enable kernels and switch strict mode. They need the page's token, and
-	// from a browser its origin.
+	// from a browser its origin. With AllowRemote everyone who can read the page can do it: put a login in front.
 	AllowChanges bool
 }
 
