@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// schemaOf finds a trait by name or alias.
+// traitOf finds a trait by name or alias.
 func traitOf(t *testing.T, c *core, name string) *registry.TraitDef {
 	for i, d := range c.schema().Traits {
 		if d.Name == name || slices.Contains(d.Aliases, name) {
