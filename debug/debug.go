@@ -68,7 +68,7 @@ func init() {
 // handler answers one page's requests.
 type handler struct {
 	o     Options
-	token string
+	token string // "" unless changes are allowed
 }
 
 // Handler serves the page under Path. With Options.AllowChanges it also takes
@@ -80,7 +80,10 @@ type handler struct {
 // each with token=the page's token (State.Token). Wrong requests get a plain text: 400 a malformed or unknown name, 403
 // without the right, 404 another path, 405 another method.
 func Handler(o Options) http.Handler {
-	h := &handler{o: o, token: rand.Text()}
+	h := &handler{o: o}
+	if o.AllowChanges {
+		h.token = rand.Text()
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, h.page)
 	mux.HandleFunc("GET "+Path+"/{$}", h.page)
@@ -132,9 +135,7 @@ func loopback(host string) bool {
 // page answers in HTML or JSON.
 func (h *handler) page(w http.ResponseWriter, r *http.Request) {
 	s := Collect(h.o)
-	if h.o.AllowChanges {
-		s.Token = h.token
-	}
+	s.Token = h.token
 	format := r.FormValue("format")
 	if accept := r.Header.Get("Accept"); format == "" && strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html") {
 		format = "json"

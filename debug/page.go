@@ -12,24 +12,28 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
 //go:embed page.html
 var pageText string
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"count":    count,
-	"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
-	"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"bytes":    size,
-	"clip":     clip,
-	"reasons":  reasons,
-	"fallback": fallback,
-	"share":    func(n, of uint64) int { return int(min(n*100/max(of, 1), 100)) },
-	"path":     func() string { return Path },
-	"next":     func(i int) int { return i + 1 },
-}).Parse(pageText))
+// pageTemplate is parsed when the page is first asked for.
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page").Funcs(template.FuncMap{
+		"count":    count,
+		"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
+		"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"bytes":    size,
+		"clip":     clip,
+		"reasons":  reasons,
+		"fallback": fallback,
+		"share":    func(n, of uint64) int { return int(min(n*100/max(of, 1), 100)) },
+		"path":     func() string { return Path },
+		"next":     func(i int) int { return i + 1 },
+	}).Parse(pageText))
+})
 
 // view is what the template gets.
 type view struct {
@@ -58,7 +62,7 @@ func writePage(w http.ResponseWriter, s *State, refresh string) {
 	}
 	v.Calm = len(s.Fallbacks)+len(s.Failures)+len(s.Quarantine)+len(s.Unserved)+len(s.Borrowed)+len(s.Warnings)+len(v.Ill) == 0
 	var page bytes.Buffer
-	if err := pageTemplate.Execute(&page, v); err != nil {
+	if err := pageTemplate().Execute(&page, v); err != nil {
 		http.Error(w, "opmux: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
