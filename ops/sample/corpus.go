@@ -138,7 +138,6 @@ func (b *builder) choices() (names []string, lists [][]tensor.DType) {
 		if list == nil && o.Optional {
 			list = []tensor.DType{follows}
 		}
-		list = slices.DeleteFunc(slices.Clone(list), func(t tensor.DType) bool { return t.IsBlock() && !tensor.CanDecode(t) })
 		if o.Optional {
 			list = append([]tensor.DType{tensor.None}, list...)
 		}
