@@ -1,8 +1,7 @@
 package tensor
 
-// The points of the codebooks of the IQ1, IQ2 and IQ3 formats: numbers of the formats themselves, as tabulated in ggml (the
-// *_grid tables of ggml-common.h, commit d99724f2, MIT) and in the grid tables of its Python package gguf 0.19.0. A point is one
-// uint16 here, its first coordinate in the lowest bits: eight coordinates of two bits, or four of three or four bits, each the
+// The points of the codebooks of the IQ1, IQ2 and IQ3 formats: numbers of the formats themselves, defined by the *_grid tables
+// of ggml and taken from the grids of its Python package gguf 0.19.0 (MIT). A point is one uint16 here, its first coordinate in the lowest bits: eight coordinates of two bits, or four of three or four bits, each the
 // index of a value.
 
 var gridIQ2XXS = [256]uint16{ // indices into valuesIQ2
