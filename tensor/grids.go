@@ -1,8 +1,8 @@
 package tensor
 
 // The points of the codebooks of the IQ1, IQ2 and IQ3 formats: numbers of the formats themselves, defined by the *_grid tables
-// of ggml and taken from the grids of its Python package gguf 0.19.0 (MIT). A point is one uint16 here, its first coordinate in the lowest bits: eight coordinates of two bits, or four of three or four bits, each the
-// index of a value.
+// of ggml and taken from the grids of its Python package gguf 0.19.0 (MIT). A point is one uint16 here, its first coordinate
+// in the lowest bits: eight coordinates of two bits, or four of three or four bits, each the index of a value.
 
 var gridIQ2XXS = [256]uint16{ // indices into valuesIQ2
 	0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050, 0x0058, 0x0061,
