@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,13 +11,26 @@ import (
 // Constraint restricts the values of one trait. Every part that is set must hold; the zero Constraint admits every value.
 type Constraint struct {
 	OneOf      []TraitValue `json:"one_of,omitempty"`
-	Range      *[2]int64    `json:"range,omitempty"` // both ends belong to it
+	Range      *Interval    `json:"range,omitempty"`
 	MultipleOf int64        `json:"multiple_of,omitempty"`
 	AtLeast    *int64       `json:"at_least,omitempty"`
 	AtMost     *int64       `json:"at_most,omitempty"`
 	AllOf      []Constraint `json:"all_of,omitempty"`
 	AnyOf      []Constraint `json:"any_of,omitempty"`
 	Not        *Constraint  `json:"not,omitempty"`
+}
+
+// Interval is a range of numbers; both ends belong to it.
+type Interval [2]int64
+
+// UnmarshalJSON reads two numbers, no fewer and no more. ErrArgument.
+func (r *Interval) UnmarshalJSON(b []byte) error {
+	var list []int64
+	if err := json.Unmarshal(b, &list); err != nil || len(list) != len(r) {
+		return fmt.Errorf("registry: range %s is not [lowest, highest]: %w", clip(string(b)), ErrArgument)
+	}
+	copy(r[:], list)
+	return nil
 }
 
 // OneOf admits the listed values.
@@ -32,7 +46,7 @@ func OneOfInts(n ...int64) Constraint {
 }
 
 // Range admits lo to hi.
-func Range(lo, hi int64) Constraint { return Constraint{Range: &[2]int64{lo, hi}} }
+func Range(lo, hi int64) Constraint { return Constraint{Range: &Interval{lo, hi}} }
 
 // MultipleOf admits the multiples of n.
 func MultipleOf(n int64) Constraint { return Constraint{MultipleOf: n} }
@@ -43,8 +57,11 @@ func AtLeast(n int64) Constraint { return Constraint{AtLeast: &n} }
 // AtMost admits n and below.
 func AtMost(n int64) Constraint { return Constraint{AtMost: &n} }
 
-// maxConstraintDepth bounds nested constraints, which may come from files.
-const maxConstraintDepth = 8
+// These bound constraints, which may come from files: how deep they nest, and how much they list.
+const (
+	maxConstraintDepth = 8
+	maxConstraintSize  = 1 << 13
+)
 
 // validate checks that every value has the trait's type and that the parts make sense. The error says which part.
 func (c *Constraint) validate(t TraitType, depth int) error {
@@ -120,6 +137,20 @@ func (c *Constraint) Admits(v TraitValue) bool {
 		}
 	}
 	return len(c.AnyOf) == 0
+}
+
+// size is the number of values and parts that c compares with.
+func (c *Constraint) size() int {
+	n := 1 + len(c.OneOf)
+	for _, list := range [][]Constraint{c.AllOf, c.AnyOf} {
+		for i := range list {
+			n += list[i].size()
+		}
+	}
+	if c.Not != nil {
+		n += c.Not.size()
+	}
+	return n
 }
 
 // boundaries calls start with the first number of every interval that c tells apart, and modulus with every divisor that

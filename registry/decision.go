@@ -173,6 +173,9 @@ func (d *Decision) String() string {
 	return b.String()
 }
 
+// maxWhy bounds a reason in an error's text; the record has it in full.
+const maxWhy = 500
+
 // NoKernelError says that no kernel can serve a request. It is ErrNoKernel. Its text is made when it is asked for, so a
 // probe for support costs none.
 type NoKernelError struct {
@@ -200,7 +203,7 @@ func (e *NoKernelError) Error() string {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
 		b.WriteString(c.Kernel)
 		if len(c.Why) > 0 {
-			fmt.Fprintf(&b, ": %v", c.Why[0])
+			b.WriteString(": " + clipTo(c.Why[0].String(), maxWhy))
 		}
 	}
 	return b.String()
@@ -230,7 +233,7 @@ func (e *OverrideError) Error() string {
 		}
 		named++
 		for _, w := range c.Why {
-			fmt.Fprintf(&b, "%s: %v; ", c.Kernel, w)
+			fmt.Fprintf(&b, "%s: %s; ", c.Kernel, clipTo(w.String(), maxWhy))
 		}
 	}
 	if named == 0 {

@@ -127,7 +127,7 @@ func TestStorageDTypes(t *testing.T) {
 
 func TestBoundaries(t *testing.T) {
 	k := KernelSpec{Spec: Spec{Thresholds: map[string][]int64{"m": {64, 32}}, Constraints: map[string]Constraint{
-		"m": {AllOf: []Constraint{AtLeast(32), {Not: &Constraint{Range: &[2]int64{100, 200}}}}}, "k": MultipleOf(64), "layout": OneOf(StringTrait("nk"))}}}
+		"m": {AllOf: []Constraint{AtLeast(32), {Not: &Constraint{Range: &Interval{100, 200}}}}}, "k": MultipleOf(64), "layout": OneOf(StringTrait("nk"))}}}
 	require.Equal(t, map[string][]int64{"m": {32, 64, 100, 201}, "k": {64}}, k.Boundaries())
 	require.Equal(t, []int64{64, 32}, k.Thresholds["m"])
 }

@@ -337,6 +337,9 @@ func compileSpec(kernel string, d *Descriptor, s *Spec, tier Tier, priority int3
 		if err := c.validate(def.Type, 0); err != nil {
 			return nil, bad("constraints."+name, "%v", err)
 		}
+		if n := c.size(); n > maxConstraintSize {
+			return nil, bad("constraints."+name, "lists %d values and conditions, at most %d", n, maxConstraintSize)
+		}
 		if c.trivial() {
 			continue
 		}

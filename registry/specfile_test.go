@@ -206,3 +206,34 @@ func TestSpecDataLoads(t *testing.T) {
 	}
 	require.Equal(t, digests[0], digests[1])
 }
+
+// What a file says of a constraint is read as it stands, or refused: no end of a range is made up, and no list grows
+// beyond what errors and records can carry.
+func TestSpecFileConstraints(t *testing.T) {
+	load := func(constraint string) error {
+		r := New(Options{})
+		_, err := r.LoadSpecs(strings.NewReader(`{"version": 1, "operators": [{"name": "a.b", "roles": ["x"], "traits": [{"name": "n", "type": "int", "default": -1}]}],
+			"kernels": [{"name": "k", "family": "a", "mode": "b", "solution": "s", "kinds": ["cuda"], "signatures": [{"x": "f32"}], "unavailable": "x",
+			"constraints": {"n": `+constraint+`}}]}`), "file:x")
+		if err != nil {
+			return err
+		}
+		_, err = r.Select(Request{Operator: "a.b", Signature: sig(t, "x=f32"), Platform: gpu(device.NVIDIA, 9, 0)})
+		require.ErrorIs(t, err, ErrNoKernel)
+		require.Less(t, len(err.Error()), 1000)
+		return nil
+	}
+	for _, good := range []string{`{"range": [0, 9223372036854775807]}`, `{"one_of": [` + strings.Repeat("7,", 8000) + `7]}`, strings.Repeat(`{"any_of": [`, 8) + `{"at_least": 0}` + strings.Repeat(`]}`, 8)} {
+		require.NoError(t, load(good), clip(good))
+	}
+	for bad, want := range map[string]string{
+		`{"range": [1]}`: "not [lowest, highest]", `{"range": [1, 2, 3]}`: "not [lowest, highest]", `{"range": "1-2"}`: "not [lowest, highest]", `{"range": [2, 1]}`: "is empty",
+		`{"one_of": [` + strings.Repeat("7,", 9000) + `7]}`: "lists 9002 values", `{"any_of": [` + strings.Repeat(`{"at_least": 1},`, 9000) + `{}]}`: "lists 9002 values",
+		strings.Repeat(`{"not": `, 5000) + `{}` + strings.Repeat(`}`, 5000): "more than 8 deep",
+	} {
+		err := load(bad)
+		require.ErrorIs(t, err, ErrSpec, clip(bad))
+		require.ErrorContains(t, err, want)
+		require.Less(t, len(err.Error()), 500)
+	}
+}

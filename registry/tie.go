@@ -199,20 +199,6 @@ func samples(t TraitType, cons ...*Constraint) func(yield func(TraitValue) bool)
 	}
 }
 
-// size is the number of values and parts that c compares with.
-func (c *Constraint) size() int {
-	n := 1 + len(c.OneOf)
-	for _, list := range [][]Constraint{c.AllOf, c.AnyOf} {
-		for i := range list {
-			n += list[i].size()
-		}
-	}
-	if c.Not != nil {
-		n += c.Not.size()
-	}
-	return n
-}
-
 // listed calls f for every value that c names.
 func (c *Constraint) listed(f func(TraitValue)) {
 	for _, v := range c.OneOf {
