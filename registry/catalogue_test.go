@@ -12,8 +12,10 @@ import (
 func TestDescribe(t *testing.T) {
 	ops, count := catalogue.clone(), catalogue.count
 	t.Cleanup(func() { catalogue.opSet, catalogue.count = *ops, count })
-	r := New(Options{})
-	require.NoError(t, r.Seal())
+	r, asked, listed := New(Options{}), New(Options{}), New(Options{})
+	for _, r := range []*Registry{r, asked, listed} {
+		require.NoError(t, r.Seal())
+	}
 	const id Op = 1001
 	_, err := r.GetOp(id, cpu0)
 	require.ErrorIs(t, err, ErrUnknownOp)
@@ -25,6 +27,11 @@ func TestDescribe(t *testing.T) {
 	require.Equal(t, id, op)
 	_, err = r.GetOp(id, cpu0)
 	require.ErrorIs(t, err, ErrNoKernel)
+	covered, err := asked.Covered("probe.described")
+	require.NoError(t, err)
+	require.Equal(t, []Op{id}, covered)
+	_, err = listed.GetForOperator("catalogue_probe", KernelFilter{})
+	require.NoError(t, err)
 	native(t, r, id, tensor.CPU)
 	require.Equal(t, NativeProviderName, launched(t, r.NewQueue(nil), id))
 	require.Equal(t, "catalogue_probe", r.OpName(id))

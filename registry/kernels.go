@@ -46,13 +46,9 @@ func (t *table) kernels(op Op, keep func(*Registration) bool) (out []KernelSpec)
 // GetForOperator lists the kernels of an operator (or op) that pass the filter, by priority and name. The descriptions
 // are in the roles of their op. *UnknownOperatorError.
 func (r *Registry) GetForOperator(operator string, f KernelFilter) ([]KernelSpec, error) {
-	t, err := r.snapshot()
+	t, refs, err := r.covering(operator)
 	if err != nil {
 		return nil, err
-	}
-	refs := t.ops.covered(operator)
-	if len(refs) == 0 {
-		return nil, &UnknownOperatorError{Name: operator, Near: near(operator, t.ops.operatorNames())}
 	}
 	var out []KernelSpec
 	seen := map[Op]bool{} // an operator may cover an op by its family.mode and by an alias

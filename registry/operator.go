@@ -60,6 +60,24 @@ func (s *opSet) covered(name string) []operatorRef {
 	return s.operators()[name]
 }
 
+// covering lists the ops that a name covers, in a table that has them. *UnknownOperatorError.
+func (r *Registry) covering(name string) (*table, []operatorRef, error) {
+	t, err := r.snapshot()
+	if err != nil {
+		return nil, nil, err
+	}
+	refs := t.ops.covered(name)
+	if len(refs) == 0 {
+		if t, err = r.caughtUp(); err != nil {
+			return nil, nil, err
+		}
+		if refs = t.ops.covered(name); len(refs) == 0 {
+			return nil, nil, &UnknownOperatorError{Name: name, Near: near(name, t.ops.operatorNames())}
+		}
+	}
+	return t, refs, nil
+}
+
 // resolve finds the op that serves (name, sig), and sig with the op's own roles. Errors: ErrUnknownOp with near names,
 // ErrNoKernel where the operator has no op for the signature, ErrAmbiguous where it has two.
 func (s *opSet) resolve(name string, sig tensor.FormatSignature) (Op, tensor.FormatSignature, error) {

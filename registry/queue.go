@@ -114,11 +114,11 @@ func (r *Registry) find(op Op, dev tensor.Device) (*table, *chain, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if t.ops.desc(op) == nil { // perhaps described after the last compile
-		if err := r.mutate(func(*state) error { return errUnchanged }); err != nil {
+	if t.ops.desc(op) == nil {
+		if t, err = r.caughtUp(); err != nil {
 			return nil, nil, err
 		}
-		if t = r.cur.Load(); t.ops.desc(op) == nil {
+		if t.ops.desc(op) == nil {
 			return nil, nil, fmt.Errorf("registry: op %d: %w", op, ErrUnknownOp)
 		}
 	}
@@ -127,6 +127,14 @@ func (r *Registry) find(op Op, dev tensor.Device) (*table, *chain, error) {
 		return nil, nil, fmt.Errorf("registry: %v: neither published nor opened: %w", dev, ErrUnknownDevice)
 	}
 	return t, c, nil
+}
+
+// caughtUp returns a table with the ops that were described after the last compile.
+func (r *Registry) caughtUp() (*table, error) {
+	if err := r.mutate(func(*state) error { return errUnchanged }); err != nil {
+		return nil, err
+	}
+	return r.cur.Load(), nil
 }
 
 // Launch runs the call whose record lies at args on the first kernel of op's chain that takes it. The record is not

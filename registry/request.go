@@ -76,7 +76,7 @@ func (e *RequestError) Unwrap() error { return ErrRequest }
 
 // resolve checks a request and finds its op and chain.
 func (r *Registry) resolve(req *Request) (*query, error) {
-	t, err := r.snapshot()
+	t, _, err := r.covering(req.Operator)
 	if err != nil {
 		return nil, err
 	}
@@ -84,14 +84,7 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 	bad := func(field string, near []string, format string, args ...any) error {
 		return &RequestError{Operator: req.Operator, Field: field, Text: fmt.Sprintf(format, args...), Near: near}
 	}
-	ops := t.ops
-	if len(ops.covered(req.Operator)) == 0 { // perhaps described after the last compile
-		if _, _, err := r.find(Op(1<<31), tensor.Device{}); err != nil {
-			t = r.cur.Load()
-			q.t, ops = t, t.ops
-		}
-	}
-	if q.op, q.sig, err = ops.resolve(req.Operator, req.Signature); err != nil {
+	if q.op, q.sig, err = t.ops.resolve(req.Operator, req.Signature); err != nil {
 		return nil, err
 	}
 	if !q.sig.IsZero() {
@@ -100,7 +93,7 @@ func (r *Registry) resolve(req *Request) (*query, error) {
 		}
 	}
 	q.open = req.Signature.IsZero() && len(req.Traits)+len(req.Each) == 0
-	q.d = ops.desc(q.op)
+	q.d = t.ops.desc(q.op)
 	q.schema = q.d.schema()
 	if err := q.place(req); err != nil {
 		return nil, err

@@ -134,20 +134,14 @@ func refused(req *Request, err error) *Decision {
 
 // Covered lists the ops that an operator's name covers, by id: one for an op's own name.
 func (r *Registry) Covered(operator string) ([]Op, error) {
-	t, err := r.snapshot()
-	if err != nil {
-		return nil, err
-	}
+	_, refs, err := r.covering(operator)
 	var out []Op
-	for _, ref := range t.ops.covered(operator) {
+	for _, ref := range refs {
 		if !slices.Contains(out, ref.op) {
 			out = append(out, ref.op)
 		}
 	}
-	if out == nil {
-		return nil, &UnknownOperatorError{Name: operator, Near: near(operator, t.ops.operatorNames())}
-	}
-	return out, nil
+	return out, err
 }
 
 // candidate is one kernel before the judge.
