@@ -150,11 +150,14 @@ func (e *quarantineEntry) covers(ops *opSet, g *Registration, p *device.Platform
 	if !e.target.Matches(g.p.Kernel, g.p.Name) || e.op != "" && ops.means(e.op, g.op) == 0 || e.vendor != "" && e.vendor != p.Vendor {
 		return false
 	}
-	if ok, _ := path.Match(e.name, p.Name); e.name != "" && !ok {
+	if ok, _ := path.Match(flat(e.name), flat(p.Name)); e.name != "" && !ok {
 		return false
 	}
 	return driverIn(p.Driver, e.driver) && !slices.ContainsFunc(e.arch, func(a archBound) bool { return !a.holds(p) })
 }
+
+// flat makes a device's name one element of a path, so that * and ? stand for slashes, too.
+func flat(name string) string { return strings.ReplaceAll(name, "/", "\x00") }
 
 // find returns the entry that quarantines g on p, nil if none does. A nil list is the shipped one alone.
 func (q *quarantine) find(ops *opSet, g *Registration, p *device.Platform) *quarantineEntry {

@@ -39,7 +39,7 @@ func cards(t *testing.T, driver string) (*Registry, Op) {
 	arch, err := device.ParseArch(device.NVIDIA, "8.9")
 	require.NoError(t, err)
 	caps := probed(8)
-	caps.Platform = &device.Platform{Vendor: device.NVIDIA, Kind: tensor.CUDA, Name: "GeForce RTX 4080", Arch: arch, Driver: driver}
+	caps.Platform = &device.Platform{Vendor: device.NVIDIA, Kind: tensor.CUDA, Name: "GeForce RTX 4080/PCIe/SSE2", Arch: arch, Driver: driver}
 	require.NoError(t, r.SetDeviceProviderCaps(cuda0, caps))
 	return r, op
 }
@@ -73,7 +73,7 @@ func TestQuarantine(t *testing.T) {
 			require.Equal(t, "prints #### (a report)", e.Dropped[0].Detail)
 			require.Equal(t, []Quarantined{{Op: "probe", Kernel: "a_probe", Provider: "a", Device: "cuda:0", Evidence: "prints ####", Source: "a report", File: "shipped.json:1"}}, r.Quarantined())
 			require.Equal(t, "a", launched(t, r.NewQueue(&fakeQueue{dev: cuda0}).With(WithKernel(t.Context(), op, "force:a")), op), "forced")
-			d := r.Decide(Request{Operator: "probe", Platform: &device.Platform{Vendor: device.NVIDIA, Kind: tensor.CUDA, Name: "GeForce RTX 4080", Arch: device.Arch{Vendor: device.NVIDIA, Major: 8, Minor: 9}, Driver: "565.90"}})
+			d := r.Decide(Request{Operator: "probe", Platform: &device.Platform{Vendor: device.NVIDIA, Kind: tensor.CUDA, Name: "GeForce RTX 4080/PCIe/SSE2", Arch: device.Arch{Vendor: device.NVIDIA, Major: 8, Minor: 9}, Driver: "565.90"}})
 			require.Equal(t, "b_probe", d.Winner, "also in a plan")
 		} else {
 			require.Empty(t, r.Quarantined())
