@@ -204,3 +204,13 @@ func TestPriorityOf(t *testing.T) {
 	_, err := r.RegisterOpProvider(op, tensor.CPU, OpProvider{Name: "p", Priority: math.MaxInt32, Fn: ranMM("p"), Spec: &Spec{}})
 	require.ErrorContains(t, err, "belongs to plugins")
 }
+
+// A feature that is listed twice does not make a kernel more specific.
+func TestRepeatedFeatures(t *testing.T) {
+	r, _ := mm(t, Options{})
+	register(t, r, kernel(t, "a", func(s *KernelSpec) { s.Features = []string{"f"} }))
+	b := register(t, r, kernel(t, "b", func(s *KernelSpec) { s.Features, s.Tags = []string{"f", "f"}, []Tag{TagLatency, TagLatency} }))
+	require.Equal(t, []string{"f"}, b.Spec().Features)
+	require.Equal(t, []Tag{TagLatency}, b.Spec().Tags)
+	require.Equal(t, "a", winner(t, r, Request{Operator: "mm", Traits: ints(1, 1)}))
+}

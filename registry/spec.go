@@ -260,6 +260,7 @@ func (s *Spec) clone() *Spec {
 	n.Features, n.Tags, n.Required, n.Layouts = slices.Clone(s.Features), slices.Clone(s.Tags), slices.Clone(s.Required), slices.Clone(s.Layouts)
 	slices.Sort(n.Features)
 	slices.Sort(n.Tags)
+	n.Features, n.Tags = slices.Compact(n.Features), slices.Compact(n.Tags) // one feature counts once for specificity
 	n.Predicates, n.Props = slices.Clone(s.Predicates), maps.Clone(s.Props)
 	n.Constraints = maps.Clone(s.Constraints)
 	for k, c := range n.Constraints {
