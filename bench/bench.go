@@ -152,7 +152,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 // and that cannot be used.
 func (o *Options) steps(op registry.Op) (usable, dropped []registry.Step, err error) {
 	e := o.Registry.Explain(op, o.Device.ID())
-	for _, s := range e.Chain {
+	for _, s := range e.Runnable() {
 		ok, err := match(o.Kernel, s.Kernel, s.Provider)
 		if err != nil {
 			return nil, nil, err
@@ -162,7 +162,7 @@ func (o *Options) steps(op registry.Op) (usable, dropped []registry.Step, err er
 		}
 	}
 	for _, s := range e.Dropped {
-		if ok, _ := match(o.Kernel, s.Kernel, s.Provider); ok && o.Kernel != "" && o.Kernel != "*" {
+		if ok, _ := match(o.Kernel, s.Kernel, s.Provider); ok && o.Kernel != "" && o.Kernel != "*" && s.State != registry.DropWaiting.String() {
 			dropped = append(dropped, s)
 		}
 	}

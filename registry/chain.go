@@ -72,13 +72,14 @@ const (
 	DropUnsupported DropReason = iota // the predicate refused the device
 	DropDisabled
 	DropQuarantined // its self-test failed
-	DropOverridden  // another kernel is forced, or the kernel runs only where it is asked for by name
+	DropOverridden  // another kernel is forced
 	DropUnavailable // there is no implementation in this build
+	DropWaiting     // usable, but it runs only where it is asked for by name
 )
 
 // String returns the reason's name as Explain prints it.
 func (d DropReason) String() string {
-	return [...]string{"unsupported", "disabled", "quarantined", "overridden", "unavailable"}[min(d, DropUnavailable)]
+	return [...]string{"unsupported", "disabled", "quarantined", "overridden", "unavailable", "waiting"}[min(d, DropWaiting)]
 }
 
 // MarshalText encodes the name.
@@ -162,7 +163,7 @@ func (s *state) compile(ref slotRef) *chain {
 	for i, d := range out {
 		b := &c.bench[i]
 		s.fill(b, c.slot, d.g, false)
-		if d.why == DropOverridden {
+		if d.why == DropWaiting {
 			b.guard |= guardExplicit
 		} else {
 			b.guard &^= guardTest
@@ -235,7 +236,7 @@ func (s *state) ranked(op Op, dev tensor.Device) (usable []*Registration, droppe
 		case g.p.SelfTest != nil && s.selfTest(g, dev).state.Load() == testFailed:
 			dropped = append(dropped, drop{g: g, why: DropQuarantined, detail: s.selfTest(g, dev).err.Error()})
 		case g.p.Spec != nil && g.p.Spec.NotAuto:
-			dropped = append(dropped, drop{g: g, why: DropOverridden, detail: onlyByName})
+			dropped = append(dropped, drop{g: g, why: DropWaiting, detail: onlyByName})
 		default:
 			usable = append(usable, g)
 		}

@@ -42,6 +42,17 @@ type Explanation struct {
 	Error          string              `json:"error,omitempty"`
 }
 
+// Runnable lists the kernels that some call can run on: the chain, and those that only wait to be asked for by name.
+func (e Explanation) Runnable() []Step {
+	out := slices.Clone(e.Chain)
+	for _, s := range e.Dropped {
+		if s.State == DropWaiting.String() {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // Explain describes the chain of op on dev as data; String is the text. Unknown ids give an Explanation with Error set.
 func (r *Registry) Explain(op Op, dev tensor.Device) Explanation {
 	t, c, err := r.find(op, dev)

@@ -322,7 +322,7 @@ func TestKernelsThatAreAskedFor(t *testing.T) {
 	require.False(t, r.OpRegistered(op, cpu0))
 	require.ErrorIs(t, q.Launch(op, unsafe.Pointer(a)), ErrNoKernel)
 	_, err = r.GetOp(op, cpu0)
-	require.ErrorContains(t, err, "asked: overridden (runs only where it is asked for by name)")
+	require.ErrorContains(t, err, "asked: waiting (runs only where it is asked for by name)")
 	require.Equal(t, 1, r.OpProviderCount(op, cpu0))
 	require.NoError(t, r.Require(cpu0, "asked"))
 
@@ -334,6 +334,9 @@ func TestKernelsThatAreAskedFor(t *testing.T) {
 	require.Equal(t, "low", b.Provider())
 	require.Equal(t, "low", r.GetOpProviderStats(op, cpu0).LastSelected)
 	require.Zero(t, tests)
+	e := r.Explain(op, cpu0)
+	require.Len(t, e.Chain, 1)
+	require.Equal(t, append(e.Chain, e.Dropped...), e.Runnable())
 	require.Empty(t, r.Explain(op, cpu0).Dropped[0].Counts)
 	below, err := r.GetOpFallback(op, cpu0, "asked")
 	require.NoError(t, err)

@@ -306,7 +306,7 @@ func (j *judge) judgeDevice() (stop bool) {
 		}
 		return false
 	}
-	if d := j.drop; d != nil && d.why != DropOverridden {
+	if d := j.drop; d != nil && d.why != DropWaiting {
 		kind := WhyCapability
 		switch d.why {
 		case DropDisabled:

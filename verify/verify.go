@@ -160,7 +160,7 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 	e := v.Registry.Explain(d.Op, v.Device.ID())
 	var kernels []registry.Step
 	reference := ""
-	for _, s := range e.Chain {
+	for _, s := range e.Runnable() {
 		if s.Tier == registry.Reference.String() {
 			reference = s.Kernel
 		}
@@ -170,7 +170,7 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 	}
 	var dropped []registry.Step
 	for _, s := range e.Dropped {
-		if v.wants(s) {
+		if v.wants(s) && s.State != registry.DropWaiting.String() {
 			dropped = append(dropped, s)
 		}
 	}
