@@ -19,6 +19,7 @@ type Step struct {
 	Priority int32  `json:"priority"`
 	State    string `json:"state"`            // "usable", or why not
 	Detail   string `json:"detail,omitempty"` // the reason's own words
+	File     string `json:"file,omitempty"`   // FILE:LINE of the entry that quarantines it
 	Traits   Traits `json:"traits"`
 	Source   string `json:"source"` // where it was registered
 	Doc      string `json:"doc,omitempty"`
@@ -98,6 +99,12 @@ func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explan
 	for _, d := range c.dropped {
 		st := d.g.step(false)
 		st.State, st.Detail = d.why.String(), d.detail
+		if d.why == DropQuarantined {
+			p, _ := t.caps[sl.dev].platform()
+			if entry := t.quarantine.find(t.ops, d.g, p); entry != nil {
+				st.File = entry.file()
+			}
+		}
 		for id, k := range kernels {
 			if k.slot == sl && !k.borrowed && k.newest.Load() == d.g {
 				st.Counts = totals[id].counts()

@@ -343,6 +343,7 @@ func (m *impl) launch(q *Queue, args unsafe.Pointer) Status {
 		return h.Fail(fmt.Errorf("registry: kernel %s: %v: %w", m.name, q.dev, ErrUnknownDevice))
 	}
 	if c.err != nil {
+		c.slot.noKernel.Add(1)
 		return h.Fail(c.err)
 	}
 	var tr trace

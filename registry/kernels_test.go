@@ -238,6 +238,7 @@ func TestGetImpl(t *testing.T) {
 	require.NoError(t, r.Unregister("second"))
 	require.Equal(t, Failed, fn(q, unsafe.Pointer(a)).Code())
 	require.ErrorIs(t, a.Err, ErrNoKernel)
+	require.EqualValues(t, 1, r.GetOpProviderStats(op, cpu0).Fallbacks)
 	require.Equal(t, Failed, fn(nil, unsafe.Pointer(a)).Code())
 	require.Equal(t, Failed, fn(q, nil).Code())
 	other := New(Options{}).NewQueue(nil)

@@ -178,6 +178,9 @@ func (q *quarantine) find(ops *opSet, g *Registration, p *device.Platform) *quar
 // String returns the evidence with its source.
 func (e *quarantineEntry) String() string { return e.evidence + " (" + e.source + ")" }
 
+// file is where e is written, as FILE:LINE.
+func (e *quarantineEntry) file() string { return fmt.Sprintf("%s:%d", e.spot.File, e.spot.Line) }
+
 // of returns why g is quarantined on a device, "" if it is not.
 func (q *quarantine) of(ops *opSet, g *Registration, at capsAt) string {
 	if q.empty() {
@@ -231,7 +234,7 @@ func (r *Registry) Quarantined() (out []Quarantined) {
 			for _, g := range s.regs[slotKey{Op(op), dev.Kind}] {
 				k := Quarantined{Op: s.ops.byID[op].Name, Kernel: g.p.Kernel, Provider: g.p.Name, Device: dev.String()}
 				if e := s.quarantine.find(s.ops, g, p); e != nil {
-					k.Evidence, k.Source, k.File = e.evidence, e.source, fmt.Sprintf("%s:%d", e.spot.File, e.spot.Line)
+					k.Evidence, k.Source, k.File = e.evidence, e.source, e.file()
 				} else if t := g.tests[dev]; t != nil && t.state.Load() == testFailed {
 					k.Evidence, k.Source = t.err.Error(), "self-test"
 				} else {

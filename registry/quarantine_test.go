@@ -71,10 +71,11 @@ func TestQuarantine(t *testing.T) {
 		if want {
 			require.Equal(t, "quarantined", e.Dropped[0].State)
 			require.Equal(t, "prints #### (a report)", e.Dropped[0].Detail)
+			require.Equal(t, "shipped.json:1", e.Dropped[0].File)
 			require.Equal(t, []Quarantined{{Op: "probe", Kernel: "a_probe", Provider: "a", Device: "cuda:0", Evidence: "prints ####", Source: "a report", File: "shipped.json:1"}}, r.Quarantined())
 			require.Equal(t, "a", launched(t, r.NewQueue(&fakeQueue{dev: cuda0}).With(WithKernel(t.Context(), op, "force:a")), op), "forced")
 			d := r.Decide(Request{Operator: "probe", Platform: &device.Platform{Vendor: device.NVIDIA, Kind: tensor.CUDA, Name: "GeForce RTX 4080/PCIe/SSE2", Arch: device.Arch{Vendor: device.NVIDIA, Major: 8, Minor: 9}, Driver: "565.90"}})
-			require.Equal(t, "b_probe", d.Winner, "also in a plan")
+			require.Equal(t, "b_probe", d.Choices[0].Kernel, "also in a plan")
 		} else {
 			require.Empty(t, r.Quarantined())
 		}
@@ -138,4 +139,5 @@ func TestQuarantinedBySelfTest(t *testing.T) {
 	require.Equal(t, "right", launched(t, r.NewQueue(nil), op))
 	require.Equal(t, []Quarantined{{Op: "probe", Kernel: "planted_probe", Provider: "planted", Device: "cpu:0", Source: "self-test",
 		Evidence: "registry: kernel planted_probe: self-test failed: element 3 is 5, want 4"}}, r.Quarantined())
+	require.Empty(t, r.Explain(op, cpu0).Dropped[0].File, "no file says so")
 }
