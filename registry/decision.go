@@ -65,20 +65,37 @@ func (s Score) String() string {
 	return fmt.Sprintf("oracle %d, objective %d, priority %d, specificity %d, origin %d", s.Oracle, s.Objective, s.Priority, s.Specificity, s.Origin)
 }
 
+// line is the score for a listing; the names of its parts are told once.
+func (s Score) line(named bool) string {
+	if named {
+		return fmt.Sprintf("score: %v", s)
+	}
+	return fmt.Sprintf("score: %d, %d, %d, %d, %d", s.Oracle, s.Objective, s.Priority, s.Specificity, s.Origin)
+}
+
+func verdictWords(verdict string) string {
+	if verdict == "possible" {
+		return "may serve"
+	}
+	return verdict
+}
+
 // Choice is one candidate of a Decision.
 type Choice struct {
 	Kernel   string `json:"kernel"`
 	Provider string `json:"provider"`
 	Tier     string `json:"tier"`
 	Priority string `json:"priority"` // as a band
-	Verdict  string `json:"verdict"`  // "selected", "eligible", "rejected"
+	Verdict  string `json:"verdict"`  // "selected", "eligible", "rejected"; "possible" where only the calls can say
 	Score    *Score `json:"score,omitempty"`
 	Oracle   string `json:"oracle,omitempty"` // the oracle that spoke
 	Why      []Why  `json:"why,omitempty"`    // every reason of a rejection
 	Note     string `json:"note,omitempty"`
 	Source   string `json:"source,omitempty"`
 
-	Signatures []string `json:"signatures,omitempty"` // that the kernel takes, in the record of a request without one
+	// In the record of a request without a signature: what the kernel takes and wants, where it declares that.
+	Signatures []string `json:"signatures,omitempty"`
+	Restricts  []string `json:"restricts,omitempty"`
 }
 
 // Decision is the record of one selection: what was asked, what counted, and the verdict on every kernel of the op, best
@@ -100,7 +117,7 @@ type Decision struct {
 	Table     string            `json:"table"` // digest of the registry's table
 	Snapshot  uint64            `json:"snapshot"`
 	Kept      bool              `json:"kept,omitempty"` // Select has the answer ready
-	Winner    string            `json:"winner,omitempty"`
+	Winner    string            `json:"winner,omitempty"` // none where the request has no signature: each call decides
 	Choices   []Choice          `json:"choices"`
 	Ties      []string          `json:"ties,omitempty"` // kernels that only their names told apart from the winner
 	Reference string            `json:"reference,omitempty"`
@@ -139,10 +156,7 @@ func (d *Decision) String() string {
 		if c.Verdict == "rejected" {
 			mark = "-"
 		}
-		fmt.Fprintf(&b, "  %-3s %s  provider %s, tier %s, %s, %s", mark, c.Kernel, c.Provider, c.Tier, c.Priority, c.Verdict)
-		if c.Score != nil {
-			fmt.Fprintf(&b, " (%v)", *c.Score)
-		}
+		fmt.Fprintf(&b, "  %-3s %s  provider %s, tier %s, %s, %s", mark, c.Kernel, c.Provider, c.Tier, c.Priority, verdictWords(c.Verdict))
 		if c.Note != "" {
 			fmt.Fprintf(&b, "; %s", c.Note)
 		}
@@ -150,12 +164,18 @@ func (d *Decision) String() string {
 		for _, w := range c.Why {
 			fmt.Fprintf(&b, "        %v\n", w)
 		}
+		if c.Score != nil && c.Verdict != "possible" {
+			fmt.Fprintf(&b, "        %s\n", c.Score.line(i == 0))
+		}
 		for i, s := range c.Signatures {
 			if i == maxPrinted && len(c.Signatures) > maxPrinted+1 {
 				fmt.Fprintf(&b, "        takes %d more\n", len(c.Signatures)-i)
 				break
 			}
 			fmt.Fprintf(&b, "        takes %s\n", s)
+		}
+		for _, s := range c.Restricts {
+			fmt.Fprintf(&b, "        wants %s\n", s)
 		}
 	}
 	if len(d.Choices) == 0 && d.Error == "" {

@@ -519,6 +519,7 @@ func (shared *query) decide() *Decision {
 	if !q.choice.target.IsZero() && (len(list) == 0 || !list[0].ok || !list[0].named) {
 		d.Error = "the override names no kernel that can serve the request"
 	}
+	undecided := q.open || q.sig.IsZero() && len(q.schema.Roles) > 0 // each call's formats and traits decide
 	for i := range list {
 		c := list[i]
 		ch := Choice{Kernel: c.g.p.Kernel, Provider: c.g.p.Name, Tier: c.g.p.Tier.String(), Priority: PriorityOf(c.g.p.Priority).String(),
@@ -529,14 +530,18 @@ func (shared *query) decide() *Decision {
 		if c.ok {
 			s := c.score
 			ch.Verdict, ch.Score, ch.Oracle = "eligible", &s, c.oracle
-			if i == 0 && d.Error == "" {
+			switch {
+			case undecided:
+				ch.Verdict = "possible"
+			case i == 0 && d.Error == "":
 				ch.Verdict, d.Winner = "selected", ch.Kernel
 			}
 		}
-		if s := c.g.p.Spec; s != nil && q.sig.IsZero() {
+		if s := c.g.p.Spec; s != nil && undecided {
 			for _, sig := range s.Signatures {
 				ch.Signatures = append(ch.Signatures, sig.String())
 			}
+			ch.Restricts = c.g.restricts()
 		}
 		if s := c.g.p.Spec; s != nil && s.Unavailable != "" && d.Planned {
 			ch.Note = "not in this build: " + s.Unavailable
@@ -549,6 +554,20 @@ func (shared *query) decide() *Decision {
 	}
 	d.Ties = tied(list[:n])
 	return d
+}
+
+// restricts lists in words what the kernel wants of a call beyond its formats.
+func (g *Registration) restricts() (list []string) {
+	if g.domain == nil {
+		return nil
+	}
+	for _, r := range g.domain.traits {
+		list = append(list, r.def.Name+": "+r.con.String())
+	}
+	for _, p := range g.p.Spec.Predicates {
+		list = append(list, p.Name)
+	}
+	return list
 }
 
 // originRank orders equal kernels: this module's first, then plugins', files', tests'.

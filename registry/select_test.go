@@ -214,3 +214,31 @@ func TestRepeatedFeatures(t *testing.T) {
 	require.Equal(t, []Tag{TagLatency}, b.Spec().Tags)
 	require.Equal(t, "a", winner(t, r, Request{Operator: "mm", Traits: ints(1, 1)}))
 }
+
+// A request without a signature has no winner: which kernel runs is decided by each call's formats and traits, so the
+// record lists what may serve with what it takes and wants. With a signature and traits the same kernels get verdicts.
+func TestNothingIsSelectedWithoutASignature(t *testing.T) {
+	r, _ := mm(t, Options{})
+	register(t, r, kernel(t, "wide", func(s *KernelSpec) {
+		s.Priority, s.Constraints = BandSpecialized.Plus(3), map[string]Constraint{"m": AtLeast(32)}
+	}))
+	register(t, r, kernel(t, "any", nil))
+	open := r.Decide(Request{Operator: "mm"})
+	require.Empty(t, open.Winner)
+	require.Empty(t, open.Error)
+	require.Equal(t, []string{"wide", "any"}, []string{open.Choices[0].Kernel, open.Choices[1].Kernel})
+	for _, c := range open.Choices {
+		require.Equal(t, "possible", c.Verdict, c.Kernel)
+		require.NotEmpty(t, c.Signatures, c.Kernel)
+	}
+	require.Equal(t, []string{"m: at least 32"}, open.Choices[0].Restricts)
+	require.Contains(t, open.String(), "may serve")
+	require.Contains(t, open.String(), "wants m: at least 32")
+	require.NotContains(t, open.String(), "selected")
+
+	half := r.Decide(Request{Operator: "mm", Traits: ints(64, 1)}) // the formats are still open
+	require.Empty(t, half.Winner)
+
+	few := mmRequest(t, 1, 1)
+	require.Equal(t, "any", r.Decide(few).Winner)
+}
