@@ -134,6 +134,41 @@ func Example_kernel() {
 	// Output: mine_relu 1 map[size-threshold:1]
 }
 
+// Registers a kernel by its description, with a launcher that takes the op's own record.
+func Example_typedKernel() {
+	r := registry.New(registry.Options{}) // registry.Default() in a program
+	if err := cpu.Register(r); err != nil {
+		log.Fatal(err)
+	}
+	_, err := registry.RegisterTypedKernelIn(r, registry.KernelSpec{
+		Family: "elementwise", Mode: "relu", Solution: "mine", Kinds: []tensor.Kind{tensor.CPU},
+		Priority: registry.BandSpecialized.Plus(0),
+		Spec:     registry.Spec{Signatures: []tensor.FormatSignature{tensor.Sig(map[string]tensor.Format{"x": tensor.Dense(tensor.F32)})}},
+	}, func(q *registry.Queue, a *ops.ReluArgs) registry.Status {
+		if a.Out.DType != tensor.F32 {
+			return registry.Decline(registry.ReasonDType) // nothing was touched
+		}
+		x, y := tensor.Slice[float32](&a.X), tensor.Slice[float32](&a.Out)
+		for i, v := range x {
+			y[i] = max(v, 0)
+		}
+		return registry.Status(registry.OK)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	q := r.NewQueue(nil)
+	defer q.Close()
+	x := tensor.Must(tensor.FromSlice([]float32{-1, 2}, tensor.F32))
+	y := tensor.Must(tensor.FromSlice(make([]float32, 2), tensor.F32))
+	if err := ops.Relu.Call(q, ops.ReluArgs{Out: y, X: x}); err != nil {
+		log.Fatal(err)
+	}
+	mine := r.Explain(ops.OpRelu, q.Device()).Chain[0]
+	fmt.Println(mine.Kernel, mine.Counts.Executed, tensor.Slice[float32](&y))
+	// Output: mine_elementwise_relu 1 [0 2]
+}
+
 // A kernel for one format, one head size and one architecture, and who wins on two machines that are not here.
 func Example_selection() {
 	r := registry.New(registry.Options{}) // registry.Default() in a program

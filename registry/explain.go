@@ -76,9 +76,11 @@ func (r *Registry) explainWith(c *chain, t *table, totals []kernelTotals) Explan
 	for i := range c.steps {
 		s := &c.steps[i]
 		st := s.g.step(s.k.borrowed)
-		st.State = "usable"
-		if s.guard&guardTest != 0 {
+		switch st.State = "usable"; {
+		case s.guard&guardTest != 0:
 			st.State = "usable, not yet self-tested"
+		case s.test == nil:
+			st.Detail = "no self-test"
 		}
 		if s.id < len(totals) {
 			st.Counts = totals[s.id].counts()

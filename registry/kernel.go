@@ -1,9 +1,12 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/opmux/opmux/tensor"
 )
@@ -19,7 +22,6 @@ type RegisterOption func(*registerOptions)
 
 type registerOptions struct {
 	replace string
-	record  reflect.Type
 }
 
 // Replace makes the new kernel take the place of the one called old, which is withdrawn in the same change. ErrUnknownName
@@ -27,9 +29,11 @@ type registerOptions struct {
 func Replace(old string) RegisterOption { return func(o *registerOptions) { o.replace = old } }
 
 // RegisterKernel adds a kernel by its description. (Family.Mode, signature) has to name one op, the same for every
-// signature; fn takes that op's record and may be nil only where Unavailable says why there is none. It registers for
-// every kind or for none. Errors: *SpecError (ErrSpec) for the description, ErrUnknownOp, ErrAmbiguous, and those of
-// RegisterOpProvider.
+// signature; fn takes that op's record and may be nil only where Unavailable says why there is none. An erased launcher
+// is checked only by KernelSpec.Record: without that nobody notices one that was written for another op's record, and it
+// reads memory as what it is not. RegisterTypedKernelIn sets it from the launcher's own type. It registers for every kind
+// or for none. Errors: *SpecError (ErrSpec) for the description, ErrUnknownOp, ErrAmbiguous, ErrSignature for another
+// record, and those of RegisterOpProvider.
 func (r *Registry) RegisterKernel(s KernelSpec, fn Launcher, options ...RegisterOption) (*Kernel, error) {
 	var o registerOptions
 	for _, f := range options {
@@ -37,7 +41,7 @@ func (r *Registry) RegisterKernel(s KernelSpec, fn Launcher, options ...Register
 	}
 	k := &Kernel{r: r}
 	err := r.mutate(func(st *state) error {
-		regs, err := st.prepareKernel(r, s, fn, o.record)
+		regs, err := st.prepareKernel(r, s, fn)
 		if err != nil {
 			return err
 		}
@@ -49,9 +53,15 @@ func (r *Registry) RegisterKernel(s KernelSpec, fn Launcher, options ...Register
 	return k, nil
 }
 
-// RegisterTypedKernelIn is RegisterKernel for a launcher that takes the op's record type. ErrSignature if R is another type.
+// RegisterTypedKernelIn is RegisterKernel for a launcher that takes the op's record type, and the usual way to register
+// one. ErrSignature if R is another op's, or not what KernelSpec.Record says.
 func RegisterTypedKernelIn[R any](r *Registry, s KernelSpec, fn func(*Queue, *R) Status, options ...RegisterOption) (*Kernel, error) {
-	return r.RegisterKernel(s, Erase(fn), append(options[:len(options):len(options)], func(o *registerOptions) { o.record = reflect.TypeFor[R]() })...)
+	if record := reflect.TypeFor[R](); s.Record == nil {
+		s.Record = record
+	} else if s.Record != record {
+		return nil, &SignatureError{OpName: s.Operator(), Want: s.Record.String(), Got: record.String()}
+	}
+	return r.RegisterKernel(s, Erase(fn), options...)
 }
 
 // commit inserts prepared registrations of one kernel, all or none.
@@ -93,7 +103,7 @@ func (s *state) named(kernel string) (out []*Registration) {
 }
 
 // prepareKernel checks a description and makes its registrations, one for each kind.
-func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher, record reflect.Type) ([]*Registration, error) {
+func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher) ([]*Registration, error) {
 	if k.Name == "" {
 		k.Name = k.Solution + "_" + k.Family + "_" + k.Mode
 	}
@@ -119,6 +129,9 @@ func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher, record ref
 	if ref := k.Priority.orDefault().Band == BandReference; ref != (k.Tier == Reference) {
 		return nil, bad("tier", "%v with priority %v: the band REFERENCE and the tier reference go together", k.Tier, k.Priority)
 	}
+	if k.Solution == "reference" && k.Tier != Reference {
+		return nil, &SpecError{Kernel: k.Name, Field: "solution", Text: fmt.Sprintf("%q is what kernels of the reference tier are called by, this one's is %v", k.Solution, k.Tier), Err: ErrReserved}
+	}
 	op, sigs, err := s.operatorOf(&k)
 	if err != nil {
 		return nil, err
@@ -131,7 +144,7 @@ func (s *state) prepareKernel(r *Registry, k KernelSpec, fn Launcher, record ref
 			return nil, bad("kinds", "%v stands there twice", kind)
 		}
 		g := newRegistration(r, op, kind, OpProvider{Name: k.Solution, Kernel: k.Name, Priority: k.Priority.Int32(), Tier: k.Tier,
-			Traits: k.Promises, Fn: fn, Record: record, Doc: k.Doc, Spec: &spec})
+			Traits: k.Promises, Fn: fn, Record: k.Record, SelfTest: k.SelfTest, Doc: k.Doc, Spec: &spec})
 		if k.Source != "" {
 			g.source = k.Source
 		}
@@ -150,6 +163,9 @@ func (s *state) operatorOf(k *KernelSpec) (op Op, sigs []tensor.FormatSignature,
 			return 0, nil, &SpecError{Kernel: k.Name, Field: fmt.Sprintf("signatures[%d]", i), Text: "is no signature"}
 		}
 		got, as, err := s.ops.resolve(k.Operator(), sig)
+		if errors.Is(err, ErrUnknownOp) {
+			return 0, nil, s.unknownOperator(k)
+		}
 		if err != nil {
 			return 0, nil, &SpecError{Kernel: k.Name, Field: fmt.Sprintf("signatures[%d]", i), Err: err}
 		}
@@ -160,6 +176,18 @@ func (s *state) operatorOf(k *KernelSpec) (op Op, sigs []tensor.FormatSignature,
 		op, sigs = got, append(sigs, as)
 	}
 	return op, sigs, nil
+}
+
+// unknownOperator refuses a family and mode that no op has, and names the one that is wrong.
+func (s *state) unknownOperator(k *KernelSpec) error {
+	field, operators := "family", slices.Sorted(maps.Keys(s.ops.operators()))
+	e := &UnknownOperatorError{Name: k.Operator(), Near: near(k.Operator(), operators)}
+	if modes := slices.DeleteFunc(operators, func(o string) bool { return !strings.HasPrefix(o, k.Family+".") }); len(modes) > 0 {
+		if field = "mode"; len(e.Near) == 0 {
+			e.Near = modes[:min(len(modes), 3)]
+		}
+	}
+	return &SpecError{Kernel: k.Name, Field: field, Err: e}
 }
 
 // Spec describes the kernel as it is registered.
@@ -228,7 +256,7 @@ func (k *Kernel) Close() error {
 func (g *Registration) KernelSpec() KernelSpec {
 	d := g.reg.desc(g.op)
 	k := KernelSpec{Name: g.p.Kernel, Family: d.Family, Mode: d.Mode, Solution: g.p.Name, Kinds: []tensor.Kind{g.kind},
-		Priority: PriorityOf(g.p.Priority), Tier: g.p.Tier, Promises: g.p.Traits, Doc: g.p.Doc, Source: g.source}
+		Priority: PriorityOf(g.p.Priority), Tier: g.p.Tier, Promises: g.p.Traits, Doc: g.p.Doc, Source: g.source, Record: g.p.Record, SelfTest: g.p.SelfTest}
 	if g.p.Spec != nil {
 		k.Spec = *g.p.Spec.clone()
 	}

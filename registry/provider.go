@@ -8,6 +8,7 @@ import (
 	"path"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -324,6 +325,14 @@ func Erase[R any](fn func(*Queue, *R) Status) Launcher {
 	return func(q *Queue, args unsafe.Pointer) Status { return fn(q, (*R)(args)) }
 }
 
+// mainPackage is the path of the program's own package.
+var mainPackage = sync.OnceValue(func() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" && info.Path != "command-line-arguments" {
+		return info.Path
+	}
+	return "main"
+})
+
 // callerOutside returns file:line of the nearest caller that is not in this package and package ops.
 func callerOutside() string {
 	var pcs [24]uintptr
@@ -334,7 +343,11 @@ func callerOutside() string {
 			!strings.HasPrefix(f.Function, "github.com/opmux/opmux/ops.") || !more {
 			slash := strings.LastIndexByte(f.Function, '/') + 1
 			pkg, _, _ := strings.Cut(f.Function[slash:], ".")
-			return fmt.Sprintf("%s%s/%s:%d", f.Function[:slash], pkg, path.Base(f.File), f.Line)
+			pkg = f.Function[:slash] + pkg
+			if pkg == "main" {
+				pkg = mainPackage()
+			}
+			return fmt.Sprintf("%s/%s:%d", pkg, path.Base(f.File), f.Line)
 		}
 	}
 }

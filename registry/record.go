@@ -48,7 +48,8 @@ func (h *Header) FailDirty(err error) Status {
 }
 
 // Launcher is the one type-erased shape of every kernel: run the call whose argument record lies at args on queue q.
-// The record starts with a Header and has the type that the op's descriptor names.
+// The record starts with a Header and has the type that the op's descriptor names. Nothing stands between a launcher and
+// its caller: a panic in one unwinds through Launch, and ends the process unless the caller recovers.
 type Launcher func(q *Queue, args unsafe.Pointer) Status
 
 // Role says what a kernel does with an operand.

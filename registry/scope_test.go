@@ -360,8 +360,8 @@ func TestExplain(t *testing.T) {
 	launched(t, q, op)
 	text := r.Explain(op, xpu0).String()
 	for _, s := range []string{"probe on xpu:0 (probed fake7, snapshot ",
-		"  1. a_probe  provider a, tier vendor, priority 3, usable; executed 0, failed 0, declined{dtype} 1; registered at github.com/opmux/opmux/registry/probe_test.go:",
-		"  2. vt-native_probe  provider vt-native, tier native, priority 0, usable; executed 1",
+		"  1. a_probe  provider a, tier vendor, priority 3, usable (no self-test); executed 0, failed 0, declined{dtype} 1; registered at github.com/opmux/opmux/registry/probe_test.go:",
+		"  2. vt-native_probe  provider vt-native, tier native, priority 0, usable (no self-test); executed 1",
 		"  -  never_probe  provider never, tier native, priority 8, unsupported (needs sm_90); executed 0"} {
 		require.Contains(t, text, s)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -118,6 +119,9 @@ type KernelSpec struct {
 	Promises Traits        `json:"promises,omitzero"`
 	Doc      string        `json:"doc,omitempty"`
 	Source   string        `json:"source,omitempty"` // where it was registered; filled in
+
+	Record   reflect.Type         `json:"-"` // that the launcher was written for, checked at registration; nil: not checked
+	SelfTest func(q *Queue) error `json:"-"` // as OpProvider.SelfTest
 
 	Preprocessor string `json:"preprocessor,omitempty"` // the ID of Weights; filled in
 	Spec

@@ -263,7 +263,7 @@ func (s *state) registerAll(r *Registry, f *SpecFile) (kernels []*Kernel, err er
 		if k.Origin == "" {
 			k.Origin = f.Origin
 		}
-		regs, err := s.prepareKernel(r, k, nil, nil)
+		regs, err := s.prepareKernel(r, k, nil)
 		if err == nil {
 			err = s.commit(regs, "", func() { kernels = append(kernels, &Kernel{r: r, regs: regs}) })
 		}
