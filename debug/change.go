@@ -57,25 +57,30 @@ const maxForm = 64 << 10
 func (h *handler) changed(change func(*registry.Registry, *http.Request) error) http.HandlerFunc {
 	var origin http.CrossOriginProtection
 	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		malformed := r.ParseForm()
 		if !h.o.AllowChanges {
-			http.Error(w, "opmux: this page changes nothing (debug.Options.AllowChanges)", http.StatusForbidden)
+			refuse(w, r, "this page changes nothing (debug.Options.AllowChanges)", http.StatusForbidden)
 			return
 		}
 		if err := origin.Check(r); err != nil {
-			http.Error(w, "opmux: "+err.Error(), http.StatusForbidden)
+			refuse(w, r, err.Error(), http.StatusForbidden)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		if err := r.ParseForm(); err != nil {
-			http.Error(w, "opmux: "+err.Error(), http.StatusBadRequest)
+		if malformed != nil {
+			refuse(w, r, malformed.Error(), http.StatusBadRequest)
 			return
 		}
 		if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("token")), []byte(h.token)) != 1 {
-			http.Error(w, "opmux: the token is not this page's: load the page again", http.StatusForbidden)
+			refuse(w, r, "the token is not this page's: load the page again", http.StatusForbidden)
 			return
 		}
 		if err := change(h.o.withDefaults().Registry, r); err != nil {
-			http.Error(w, "opmux: "+err.Error(), http.StatusBadRequest)
+			refuse(w, r, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if asksJSON(r) {
+			writeJSON(w, h.state(), http.StatusOK)
 			return
 		}
 		http.Redirect(w, r, Path, http.StatusSeeOther)

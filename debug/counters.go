@@ -6,6 +6,7 @@ import "github.com/opmux/opmux/registry"
 type Counters struct {
 	Generation    uint64                                           `json:"generation"`
 	ReferenceHits uint64                                           `json:"reference_hits"` // launches on borrowed CPU kernels
+	Unserved      uint64                                           `json:"unserved"`       // lookups and calls that found no usable kernel
 	Kernels       map[string]map[string]map[string]registry.Counts `json:"kernels"`
 }
 
@@ -14,6 +15,7 @@ func ReadCounters(r *registry.Registry) Counters {
 	s := r.Snapshot()
 	c := Counters{Generation: s.Generation, ReferenceHits: s.ReferenceHits, Kernels: map[string]map[string]map[string]registry.Counts{}}
 	for _, e := range s.Ops {
+		c.Unserved += e.Stats.Fallbacks
 		for _, list := range [][]registry.Step{e.Chain, e.Dropped} {
 			for _, k := range list {
 				if !tried(k.Counts) {

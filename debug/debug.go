@@ -5,7 +5,7 @@
 //
 // adds to http.DefaultServeMux
 //
-//	/debug/opmux                a page for people; ?refresh=5 loads it anew every 5 seconds
+//	/debug/opmux                a page for people; ?refresh=5 loads it anew every 5 seconds (at most 3600)
 //	/debug/opmux?format=json    the same as data (a State); so does the header Accept: application/json
 //
 // and to package expvar the variable "opmux" (Counters). The page changes nothing and answers requests of this machine
@@ -15,6 +15,13 @@
 //	h := debug.Handler(debug.Options{Registry: r, AllowChanges: true})
 //	mux.Handle("/debug/opmux", h)
 //	mux.Handle("/debug/opmux/", h)
+//
+// The health of devices is read from a table. A device that was opened by its own package (cpu.Open) is in none: it is
+// shown as unknown until the program adds it,
+//
+//	err := device.DefaultTable().Add(dev)
+//
+// or gives Handler a table that has it (Options.Devices). Remove it from the table before it is closed.
 //
 // A page reads the registry's snapshot and its counters; launches go on meanwhile.
 package debug
@@ -38,7 +45,7 @@ const Path = "/debug/opmux"
 // reading.
 type Options struct {
 	Registry *registry.Registry // nil: registry.Default
-	Devices  *device.Table      // whose health is shown; nil: device.DefaultTable
+	Devices  *device.Table      // whose health is shown, see the package's text; nil: device.DefaultTable
 	// AllowRemote answers every address. Without it a request is refused (403) that comes from another machine, that a
 	// proxy says to have passed on, or that names a host that is not this machine, as a rebound DNS name does. A proxy on
 	// this machine that names neither itself nor the host that was asked for looks like this machine.
@@ -77,8 +84,9 @@ type handler struct {
 //	POST /debug/opmux/enable    name=an entry that is disabled
 //	POST /debug/opmux/strict    on=true or false
 //
-// each with token=the page's token (State.Token). Wrong requests get a plain text: 400 a malformed or unknown name, 403
-// without the right, 404 another path, 405 another method.
+// each with token=the page's token (State.Token). A change is answered with the way back to the page (303), or with the
+// new State where JSON was asked for. Wrong requests get a plain text, or {"error": text}: 400 a malformed or unknown
+// value, 403 without the right; always a plain text: 404 another path, 405 another method.
 func Handler(o Options) http.Handler {
 	h := &handler{o: o}
 	if o.AllowChanges {
@@ -97,7 +105,7 @@ func Handler(o Options) http.Handler {
 		head.Set("Referrer-Policy", "same-origin")
 		head.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		if !o.AllowRemote && !local(r) {
-			http.Error(w, "opmux: this page answers the machine that it runs on, and nobody else (debug.Options.AllowRemote)", http.StatusForbidden)
+			refuse(w, r, "this page answers the machine that it runs on, and nobody else (debug.Options.AllowRemote)", http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -134,18 +142,25 @@ func loopback(host string) bool {
 
 // page answers in HTML or JSON.
 func (h *handler) page(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	refresh, err := seconds(query.Get("refresh"))
+	if err != nil {
+		refuse(w, r, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch format := query.Get("format"); {
+	case asksJSON(r):
+		writeJSON(w, h.state(), http.StatusOK)
+	case format == "" || format == "html":
+		writePage(w, h.state(), refresh)
+	default:
+		refuse(w, r, "format is html or json", http.StatusBadRequest)
+	}
+}
+
+// state is what the page shows now.
+func (h *handler) state() *State {
 	s := Collect(h.o)
 	s.Token = h.token
-	format := r.FormValue("format")
-	if accept := r.Header.Get("Accept"); format == "" && strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html") {
-		format = "json"
-	}
-	switch format {
-	case "", "html":
-		writePage(w, &s, r.FormValue("refresh"))
-	case "json":
-		writeJSON(w, &s)
-	default:
-		http.Error(w, "opmux: format is html or json", http.StatusBadRequest)
-	}
+	return &s
 }

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -111,8 +113,11 @@ func TestState(t *testing.T) {
 	require.Equal(t, "shape", s.Events[0].Reason)
 	require.NotZero(t, s.Generation)
 	require.Len(t, s.Devices, 2)
-	require.Equal(t, []string{"cpu:0 not open", "xpu:0 lost"}, []string{s.Devices[0].ID + " " + s.Devices[0].Health, s.Devices[1].ID + " " + s.Devices[1].Health})
+	require.Equal(t, []string{"cpu:0 unknown", "xpu:0 lost"}, []string{s.Devices[0].ID + " " + s.Devices[0].Health, s.Devices[1].ID + " " + s.Devices[1].Health})
+	require.Contains(t, s.Devices[0].Note, "opened outside the table")
+	require.Empty(t, s.Devices[0].Error)
 	require.Equal(t, lost.Error(), s.Devices[1].Error)
+	require.Empty(t, s.Devices[1].Note)
 	require.Empty(t, s.Token)
 	require.Empty(t, s.Environment, "instances read no environment")
 }
@@ -145,7 +150,9 @@ func TestStateOfTrouble(t *testing.T) {
 	require.Len(t, s.Failures, 1)
 	require.Equal(t, []any{"bad", uint64(1)}, []any{s.Failures[0].Op, s.Failures[0].Failed})
 	require.Len(t, s.Unserved, 1)
-	require.Equal(t, "bare", s.Unserved[0].Op)
+	require.Equal(t, []any{"bare", "xpu:0", uint64(1)}, []any{s.Unserved[0].Op, s.Unserved[0].Device, s.Unserved[0].Calls})
+	require.Contains(t, s.Unserved[0].Error, "bare")
+	require.EqualValues(t, 1, s.Totals.Unserved)
 	page := request(debug.Handler(debug.Options{Registry: r}), http.MethodGet, debug.Path, nil).Body.String()
 	for _, id := range []string{"failures", "unserved", "borrowed"} {
 		require.Contains(t, page, `id="`+id+`"`)
@@ -242,9 +249,6 @@ func TestHandlerFormats(t *testing.T) {
 	require.Contains(t, page, `id="calm"`)
 	require.NotContains(t, page, "<form", "nothing can be changed")
 	require.NotContains(t, page, "<script")
-	for value, want := range map[string]string{"5": "5", "0": "", "-1": "", "x": "", "99999": "3600"} {
-		require.Equal(t, want, request(h, http.MethodGet, debug.Path+"?refresh="+value, nil).Header().Get("Refresh"))
-	}
 }
 
 // Only this machine is answered, unless the options say otherwise.
@@ -353,6 +357,35 @@ func TestHandlerChanges(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, post("strict", "on", "false").Code)
 	launch(t, q, op, 1)
 
+	// asked for by format or by header, the answer is data, also to a change and to a wrong one
+	for name, ask := range map[string]func(what string, kv ...string) *httptest.ResponseRecorder{
+		"header": func(what string, kv ...string) *httptest.ResponseRecorder {
+			return request(h, http.MethodPost, debug.Path+"/"+what, form(kv...), header("Accept", "application/json"))
+		},
+		"query": func(what string, kv ...string) *httptest.ResponseRecorder {
+			return request(h, http.MethodPost, debug.Path+"/"+what+"?format=json", form(kv...))
+		},
+		"field": func(what string, kv ...string) *httptest.ResponseRecorder {
+			return request(h, http.MethodPost, debug.Path+"/"+what, form(append(kv, "format", "json")...))
+		},
+	} {
+		for i, w := range []*httptest.ResponseRecorder{ask("disable", "name", "first", "token", token), ask("disable", "name", "frist", "token", token),
+			ask("disable", "name", "first"), ask("enable", "name", "first", "token", token)} {
+			require.Equal(t, []int{http.StatusOK, http.StatusBadRequest, http.StatusForbidden, http.StatusOK}[i], w.Code, name)
+			require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+			var got struct {
+				Error    string
+				Disabled *[]string
+			}
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got), w.Body)
+			if w.Code == http.StatusOK {
+				require.Equal(t, [][]string{0: {"first"}, 3: {}}[i], *got.Disabled)
+			} else {
+				require.Contains(t, got.Error, []string{1: "nearest: first", 2: "token"}[i])
+			}
+		}
+	}
+
 	restore, err := r.Disable("second")
 	require.NoError(t, err)
 	defer restore()
@@ -375,13 +408,112 @@ func TestPageEscapes(t *testing.T) {
 	require.NoError(t, r.SetDeviceProviderCaps(tensor.Device{Kind: tensor.CUDA}, device.ProviderCaps{State: device.Failed, Err: errors.New(hostile), Arch: hostile,
 		Libraries: []device.Library{{Name: hostile, Path: hostile, Version: hostile, Err: hostile}}}))
 	launch(t, r.NewQueue(nil), op, 1)
-	for _, refresh := range []string{"", "?refresh=" + url.QueryEscape(hostile)} {
+	for _, refresh := range []string{"", "?refresh=0", "?refresh=5"} {
 		page := request(debug.Handler(debug.Options{Registry: r, AllowChanges: true}), http.MethodGet, debug.Path+refresh, nil).Body.String()
 		require.NotContains(t, page, "<script")
 		require.NotContains(t, page, "<img")
 		require.Greater(t, strings.Count(page, "&lt;script&gt;"), 8)
 		require.NotContains(t, page, strings.Repeat("long ", 1000), "long texts are cut")
 	}
+}
+
+// What the page cannot do with a query is an error, in the form that was asked for, and never repeated.
+func TestQueries(t *testing.T) {
+	r, _ := small(t, registry.Options{})
+	h := debug.Handler(debug.Options{Registry: r})
+	require.Equal(t, "5", request(h, http.MethodGet, debug.Path+"?refresh=5", nil).Header().Get("Refresh"))
+	for _, stays := range []string{"", "?refresh=", "?refresh=0"} {
+		w := request(h, http.MethodGet, debug.Path+stays, nil)
+		require.Equal(t, http.StatusOK, w.Code)
+		require.Empty(t, w.Header().Get("Refresh"))
+	}
+	for _, query := range []string{"refresh=-1", "refresh=x", "refresh=99999", "refresh=5s", "refresh=1.5", "refresh=3601", "refresh=99999999999999999999", "refresh=" + url.QueryEscape(hostile), "format=xml",
+		"format=" + url.QueryEscape(hostile)} {
+		w := request(h, http.MethodGet, debug.Path+"?"+query, nil)
+		require.Equal(t, http.StatusBadRequest, w.Code, query)
+		require.Contains(t, w.Header().Get("Content-Type"), "text/plain")
+		require.NotContains(t, w.Body.String(), "script")
+	}
+	w := request(h, http.MethodGet, debug.Path+"?refresh=nonsense&format=json", nil)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.JSONEq(t, `{"error": "opmux: refresh is a whole number of seconds, at most 3600"}`, w.Body.String())
+}
+
+// Calls that found no kernel stay counted when a kernel is back: everywhere, and as the op's statistics have them.
+func TestCallsWithoutAKernel(t *testing.T) {
+	r, op := small(t, registry.Options{})
+	q := r.NewQueue(nil)
+	b, err := q.Bind(op)
+	require.NoError(t, err)
+	launch(t, q, op, 1)
+	restore, err := r.Disable("first", "second")
+	require.NoError(t, err)
+	for range 3 {
+		require.ErrorIs(t, q.Launch(op, unsafe.Pointer(&args{})), registry.ErrNoKernel)
+		require.ErrorIs(t, b.Launch(unsafe.Pointer(&args{})), registry.ErrNoKernel)
+	}
+	_, err = r.GetOp(op, tensor.Device{})
+	require.ErrorIs(t, err, registry.ErrNoKernel)
+	o := debug.Options{Registry: r, Devices: &device.Table{}}
+	check := func(now, word string) {
+		s := debug.Collect(o)
+		require.Len(t, s.Unserved, 1)
+		u := s.Unserved[0]
+		require.Equal(t, []any{"probe", "cpu:0", uint64(7)}, []any{u.Op, u.Device, u.Calls})
+		require.False(t, u.Last.IsZero())
+		require.Contains(t, u.Error, now)
+		require.Equal(t, now == "", u.Error == "")
+		require.EqualValues(t, 7, s.Totals.Unserved)
+		require.Equal(t, s.Totals.Unserved, r.GetOpProviderStats(op, tensor.Device{}).Fallbacks)
+		require.EqualValues(t, 7, debug.ReadCounters(r).Unserved)
+		require.Zero(t, s.Totals.Failed, "no kernel failed")
+		page := request(debug.Handler(o), http.MethodGet, debug.Path, nil).Body.String()
+		require.NotContains(t, page, `id="calm"`)
+		require.Contains(t, page, "<b>7</b><span>calls without a kernel</span>")
+		row := rowWith(t, section(t, page, "unserved"), "probe")
+		require.Contains(t, row, ">7</td>")
+		require.Contains(t, row, word)
+	}
+	check("disabled", "no kernel</span>")
+	restore()
+	launch(t, q, op, 1)
+	check("", "served again")
+}
+
+// Strict mode and disabled entries need a look.
+func TestSwitchedByHand(t *testing.T) {
+	r := registry.New(registry.Options{})
+	h := debug.Handler(debug.Options{Registry: r, Devices: &device.Table{}})
+	page := func() string { return request(h, http.MethodGet, debug.Path, nil).Body.String() }
+	require.Contains(t, page(), `id="calm"`)
+	require.NoError(t, r.SetStrict(true))
+	require.NotContains(t, page(), `id="calm"`)
+	require.Contains(t, section(t, page(), "switched"), "strict mode")
+	require.NoError(t, r.SetStrict(false))
+	_, err := r.DisableOpProvider("some-kernel", true)
+	require.NoError(t, err)
+	require.NotContains(t, page(), `id="calm"`)
+	row := rowWith(t, section(t, page(), "switched"), "some-kernel")
+	require.Contains(t, row, "disabled")
+	require.NotContains(t, section(t, page(), "switched"), "strict mode")
+}
+
+// An entry of a quarantine file is named with its place; reading it waits for no writer.
+func TestQuarantineFileAndLine(t *testing.T) {
+	r, _ := small(t, registry.Options{})
+	dir := t.TempDir()
+	file := filepath.Join(dir, "mine.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"version": 1, "entries": [
+		{"kernel": "first_probe", "evidence": "NaN", "source": "seen here"}]}`), 0o600))
+	c, err := registry.LoadConfig(strings.NewReader(`{"version": 1, "quarantine": "mine.json"}`), filepath.Join(dir, "c.json"))
+	require.NoError(t, err)
+	require.NoError(t, r.SetConfig(c))
+	o := debug.Options{Registry: r}
+	s := debug.Collect(o)
+	require.Equal(t, []debug.Absence{{Op: "probe", Device: "cpu:0", Kernel: "first_probe", Provider: "first", State: "quarantined", Detail: "NaN (seen here)", File: file + ":2"}}, s.Quarantine)
+	require.Equal(t, r.Quarantined()[0].File, s.Quarantine[0].File)
+	page := request(debug.Handler(o), http.MethodGet, debug.Path, nil).Body.String()
+	require.Contains(t, section(t, page, "quarantine"), "mine.json:2")
 }
 
 // Readers of the page and launches go on side by side; each launch is counted, and every page is whole. Under the race

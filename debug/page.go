@@ -45,12 +45,26 @@ type view struct {
 	Calm    bool     // nothing needs a look
 }
 
-// writePage renders s. refresh is the seconds after which a browser loads the page anew, as the request has them.
-func writePage(w http.ResponseWriter, s *State, refresh string) {
-	v := view{State: s, Uptime: s.Process.Time.Sub(s.Process.Started).Truncate(time.Second)}
-	if n, err := strconv.Atoi(refresh); err == nil && n > 0 {
-		v.Refresh = min(n, 3600)
-		w.Header().Set("Refresh", strconv.Itoa(v.Refresh))
+// maxRefresh is the most seconds after which a page can be asked to load anew.
+const maxRefresh = 3600
+
+// seconds reads ?refresh=; without it, or with 0, the page stays as it is.
+func seconds(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > maxRefresh {
+		return 0, fmt.Errorf("refresh is a whole number of seconds, at most %d", maxRefresh)
+	}
+	return n, nil
+}
+
+// writePage renders s. A browser loads it anew after refresh seconds, if that is not 0.
+func writePage(w http.ResponseWriter, s *State, refresh int) {
+	v := view{State: s, Uptime: s.Process.Time.Sub(s.Process.Started).Truncate(time.Second), Refresh: refresh}
+	if refresh > 0 {
+		w.Header().Set("Refresh", strconv.Itoa(refresh))
 	}
 	if len(s.Kernels) > 0 {
 		v.Busiest = s.Kernels[0].Executed
@@ -60,7 +74,7 @@ func writePage(w http.ResponseWriter, s *State, refresh string) {
 			v.Ill = append(v.Ill, d)
 		}
 	}
-	v.Calm = len(s.Fallbacks)+len(s.Failures)+len(s.Quarantine)+len(s.Unserved)+len(s.Borrowed)+len(s.Warnings)+len(v.Ill) == 0
+	v.Calm = len(s.Fallbacks)+len(s.Failures)+len(s.Quarantine)+len(s.Unserved)+len(s.Borrowed)+len(s.Warnings)+len(s.Disabled)+len(v.Ill) == 0 && !s.Strict
 	var page bytes.Buffer
 	if err := pageTemplate().Execute(&page, v); err != nil {
 		http.Error(w, "opmux: "+err.Error(), http.StatusInternalServerError)
@@ -70,17 +84,42 @@ func writePage(w http.ResponseWriter, s *State, refresh string) {
 	_, _ = page.WriteTo(w) // the client has gone
 }
 
-// writeJSON writes s as data.
-func writeJSON(w http.ResponseWriter, s *State) {
+// writeJSON writes v as data.
+func writeJSON(w http.ResponseWriter, v any, code int) {
 	var data bytes.Buffer
 	e := json.NewEncoder(&data)
 	e.SetIndent("", "  ")
-	if err := e.Encode(s); err != nil { // a backend published a number that JSON does not have
-		http.Error(w, "opmux: "+err.Error(), http.StatusInternalServerError)
+	if err := e.Encode(v); err != nil { // a backend published a number that JSON does not have
+		writeJSON(w, refusal{"opmux: " + err.Error()}, http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
 	_, _ = data.WriteTo(w) // the client has gone
+}
+
+// refusal is an error as data.
+type refusal struct {
+	Error string `json:"error"`
+}
+
+// asksJSON reports whether a request wants data: by its format, else by what it accepts. It reads no body.
+func asksJSON(r *http.Request) bool {
+	format := r.URL.Query().Get("format")
+	if r.Form != nil {
+		format = r.Form.Get("format")
+	}
+	accept := r.Header.Get("Accept")
+	return format == "json" || format == "" && strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
+}
+
+// refuse answers with an error, as a text or as data.
+func refuse(w http.ResponseWriter, r *http.Request, text string, code int) {
+	if asksJSON(r) {
+		writeJSON(w, refusal{"opmux: " + text}, code)
+		return
+	}
+	http.Error(w, "opmux: "+text, code)
 }
 
 // reason is one reason of declined calls with their number.

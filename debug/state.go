@@ -24,7 +24,7 @@ type State struct {
 	Totals      Totals                `json:"totals"`
 	Fallbacks   []Fallback            `json:"fallbacks"`  // most frequent first
 	Failures    []Use                 `json:"failures"`   // kernels with failed calls
-	Unserved    []Chain               `json:"unserved"`   // ops that were asked for where no kernel is usable
+	Unserved    []Unserved            `json:"unserved"`   // ops that were asked for while no kernel was usable, now or earlier; most frequent first
 	Borrowed    []Use                 `json:"borrowed"`   // CPU kernels that ran for other devices (the reference tier)
 	Quarantine  []Absence             `json:"quarantine"` // kernels that are not trusted, with the evidence
 	Dropped     []Absence             `json:"dropped"`    // all other registered kernels that no chain of their op holds, with the reason
@@ -54,10 +54,11 @@ type Process struct {
 type Totals struct {
 	Executed  uint64 `json:"executed"`  // calls that kernels answered
 	Fallbacks uint64 `json:"fallbacks"` // calls that a kernel left to another one
-	Failed    uint64 `json:"failed"`
-	Borrowed  uint64 `json:"borrowed"` // launches on borrowed CPU kernels
-	Ops       int    `json:"ops"`      // with a usable kernel
-	Kernels   int    `json:"kernels"`  // usable, over all chains
+	Failed    uint64 `json:"failed"`    // calls that failed in a kernel
+	Unserved  uint64 `json:"unserved"`  // lookups and calls that found no usable kernel
+	Borrowed  uint64 `json:"borrowed"`  // launches on borrowed CPU kernels
+	Ops       int    `json:"ops"`       // with a usable kernel
+	Kernels   int    `json:"kernels"`   // usable, over all chains
 }
 
 // Fallback is one reason for which one kernel leaves calls to the next one.
@@ -69,6 +70,15 @@ type Fallback struct {
 	Reason string    `json:"reason"`
 	Calls  uint64    `json:"calls"`
 	First  time.Time `json:"first,omitzero"` // when it was seen first, if the event is still kept
+}
+
+// Unserved is an op on a device that was asked for while no kernel was usable.
+type Unserved struct {
+	Op     string    `json:"op"`
+	Device string    `json:"device"`
+	Calls  uint64    `json:"calls"`           // lookups and calls, as registry.OpProviderStats.Fallbacks counts them
+	Last   time.Time `json:"last,omitzero"`   // when the latest time without a kernel was noticed, if the event is still kept
+	Error  string    `json:"error,omitempty"` // why nothing serves the op at present; empty: a kernel does
 }
 
 // Use is what one kernel did.
@@ -91,13 +101,15 @@ type Absence struct {
 	Provider string `json:"provider"`
 	State    string `json:"state"`
 	Detail   string `json:"detail,omitempty"`
+	File     string `json:"file,omitempty"` // FILE:LINE of the entry that quarantines it
 }
 
 // Device is a device that is open, or that the registry knows more of than its name.
 type Device struct {
 	ID     string              `json:"id"`
 	Name   string              `json:"name,omitempty"`
-	Health string              `json:"health"`          // "ok", "lost", "failing", "unknown" (it does not say), "not open" (not in the table of devices)
+	Health string              `json:"health"`          // "ok", "lost", "failing", "unknown" (it does not say; or Note), "not open"
+	Note   string              `json:"note,omitempty"`  // why the health of a device at work is unknown
 	Error  string              `json:"error,omitempty"` // what is wrong, with the time of a loss
 	Caps   device.ProviderCaps `json:"caps"`
 }
@@ -136,22 +148,28 @@ func Collect(o Options) State {
 	o = o.withDefaults()
 	r := o.Registry
 	snap := r.Snapshot()
-	s := State{Process: process(), Generation: snap.Generation, Digest: r.Digest(), Strict: r.Strict(), Disabled: r.Disabled(), Warnings: snap.Warnings,
-		Fallbacks: []Fallback{}, Failures: []Use{}, Borrowed: []Use{}, Quarantine: []Absence{}, Dropped: []Absence{}, Unserved: []Chain{},
+	s := State{Process: process(), Generation: snap.Generation, Digest: r.Digest(), Strict: r.Strict(), Disabled: append([]string{}, r.Disabled()...), Warnings: append([]registry.Warning{}, snap.Warnings...),
+		Fallbacks: []Fallback{}, Failures: []Use{}, Borrowed: []Use{}, Quarantine: []Absence{}, Dropped: []Absence{}, Unserved: []Unserved{},
 		Kernels: []Use{}, Devices: []Device{}, Chains: []Chain{}, Events: []Event{}, Environment: []registry.EnvVar{}}
 	events := r.Events()
-	first := map[Fallback]registry.Event{}
+	seen := sightings{map[Fallback]registry.Event{}, map[[2]string]time.Time{}}
 	for _, e := range slices.Backward(events) {
 		s.Events = append(s.Events, words(e))
-		if e.Kind == registry.EventFallback {
-			first[Fallback{Op: e.OpName, Device: e.Device.String(), From: e.From, Reason: e.Reason.String()}] = e
+		switch at := [2]string{e.OpName, e.Device.String()}; e.Kind {
+		case registry.EventFallback:
+			seen.fallbacks[Fallback{Op: at[0], Device: at[1], From: e.From, Reason: e.Reason.String()}] = e
+		case registry.EventNoProvider:
+			if seen.unserved[at].IsZero() {
+				seen.unserved[at] = e.Time
+			}
 		}
 	}
 	s.Totals.Borrowed, s.Config = snap.ReferenceHits, r.ConfigStatus()
 	for _, e := range snap.Ops {
-		s.add(&e, first)
+		s.add(&e, seen)
 	}
 	slices.SortStableFunc(s.Fallbacks, func(a, b Fallback) int { return cmp.Compare(b.Calls, a.Calls) })
+	slices.SortStableFunc(s.Unserved, func(a, b Unserved) int { return cmp.Compare(b.Calls, a.Calls) })
 	slices.SortStableFunc(s.Kernels, func(a, b Use) int { return cmp.Compare(b.Executed, a.Executed) })
 	slices.SortStableFunc(s.Chains, func(a, b Chain) int { return cmp.Compare(b.Executed, a.Executed) })
 	s.Devices = devices(o, &snap)
@@ -165,8 +183,14 @@ func Collect(o Options) State {
 	return s
 }
 
+// sightings are what the kept events say of when something was seen.
+type sightings struct {
+	fallbacks map[Fallback]registry.Event // the first of each
+	unserved  map[[2]string]time.Time     // the last of each op and device
+}
+
 // add takes over one chain.
-func (s *State) add(e *registry.Explanation, first map[Fallback]registry.Event) {
+func (s *State) add(e *registry.Explanation, seen sightings) {
 	c := Chain{Op: e.Op, Device: e.Device, Steps: e.Chain, Dropped: e.Dropped, Reference: e.Reference, Stats: e.Stats, Error: e.Error}
 	for i, k := range slices.Concat(e.Chain, e.Dropped) {
 		c.Executed += k.Counts.Executed
@@ -186,10 +210,10 @@ func (s *State) add(e *registry.Explanation, first map[Fallback]registry.Event) 
 		if i+1 < len(e.Chain) {
 			to = e.Chain[i+1].Kernel
 		}
-		s.fallbacks(e, &k, to, first)
+		s.fallbacks(e, &k, to, seen.fallbacks)
 	}
 	for _, k := range e.Dropped {
-		a := Absence{Op: e.Op, Device: e.Device, Kernel: k.Kernel, Provider: k.Provider, State: k.State, Detail: k.Detail}
+		a := Absence{Op: e.Op, Device: e.Device, Kernel: k.Kernel, Provider: k.Provider, State: k.State, Detail: k.Detail, File: k.File}
 		if k.State == registry.DropQuarantined.String() {
 			s.Quarantine = append(s.Quarantine, a)
 		} else {
@@ -202,8 +226,9 @@ func (s *State) add(e *registry.Explanation, first map[Fallback]registry.Event) 
 		s.Totals.Ops++
 	}
 	s.Chains = append(s.Chains, c)
-	if c.Error != "" && c.Stats.Fallbacks > 0 {
-		s.Unserved = append(s.Unserved, c)
+	if n := c.Stats.Fallbacks; n > 0 {
+		s.Unserved = append(s.Unserved, Unserved{Op: c.Op, Device: c.Device, Calls: n, Last: seen.unserved[[2]string{c.Op, c.Device}], Error: c.Error})
+		s.Totals.Unserved += n
 	}
 }
 
@@ -221,6 +246,9 @@ func (s *State) fallbacks(e *registry.Explanation, k *registry.Step, to string, 
 		s.Totals.Fallbacks += f.Calls
 	}
 }
+
+// outside is said of a device that executed calls and is in no table.
+const outside = "opened outside the table: debug.Options.Devices (device.DefaultTable) does not have it"
 
 // devices lists the open devices and those that were published or have chains.
 func devices(o Options, snap *registry.Snapshot) (out []Device) {
@@ -240,12 +268,20 @@ func devices(o Options, snap *registry.Snapshot) (out []Device) {
 	for _, id := range all {
 		c, open := health[id]
 		d := Device{ID: id.String(), Name: c.Name, Health: "not open", Caps: o.Registry.GetDeviceProviderCaps(id)}
-		serves := slices.ContainsFunc(snap.Ops, func(e registry.Explanation) bool { return e.Device == d.ID })
-		if !open && d.Caps.State == device.Unprobed && !serves {
-			continue
+		serves, used := false, false
+		for _, e := range snap.Ops {
+			if e.Device == d.ID {
+				serves = true
+				used = used || slices.ContainsFunc(slices.Concat(e.Chain, e.Dropped), func(k registry.Step) bool { return k.Counts.Executed > 0 })
+			}
 		}
-		if open {
+		switch {
+		case open:
 			d.Health = c.State()
+		case used:
+			d.Health, d.Note = "unknown", outside
+		case d.Caps.State == device.Unprobed && !serves:
+			continue
 		}
 		if c.Err != nil {
 			d.Error = c.Err.Error()
