@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/opmux/opmux/llm"
@@ -14,7 +16,7 @@ type generateCmd struct {
 	modelFlags `embed:""`
 	watchFlags `embed:"" group:"Watching the run"`
 
-	Prompt      string   `short:"p" default:"In the beginning" help:"Text to continue."`
+	Prompt      string   `short:"p" default:"In the beginning" empty:"ok" help:"Text to continue."`
 	N           int      `short:"n" default:"64" help:"Most tokens to generate; 0 goes on to the end of the context."`
 	Seed        uint64   `default:"1" help:"Seed of the draws: equal seeds give equal texts."`
 	Temperature float32  `default:"0.8" help:"0 always takes the likeliest token."`
@@ -69,7 +71,7 @@ func (c *generateCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	defer func() { w.hold(a, err) }()
+	defer func() { err = w.hold(a, err) }()
 	req := llm.Request{
 		Prompt:    s.model.Tokenizer.Encode(c.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: c.Special}),
 		MaxTokens: c.N, Stop: c.Stop, IgnoreEnd: c.IgnoreEOS,
@@ -78,15 +80,19 @@ func (c *generateCmd) Run(a *app) (err error) {
 	if len(req.Prompt) == 0 {
 		return usagef("an empty prompt, and the model has no token that begins a text")
 	}
+	text, late := a.stdout, &strings.Builder{}
+	if env, _ := registry.OptionsFromEnv(os.LookupEnv); env.Stats || len(env.Explain) > 0 {
+		text = late // what the registry says meanwhile is not to stand in the middle of a line
+	}
 	if !c.JSON {
-		fmt.Fprint(a.stdout, c.Prompt)
-		req.Text = func(piece string) error { _, err := fmt.Fprint(a.stdout, piece); return err }
+		fmt.Fprint(text, c.Prompt)
+		req.Text = func(piece string) error { _, err := fmt.Fprint(text, piece); return err }
 	}
 	done := w.span("generate")
 	res, err := s.engine.Generate(a.ctx, req)
 	done()
 	if !c.JSON {
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(a.stdout, late)
 	}
 	if err != nil {
 		return err

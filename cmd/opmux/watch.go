@@ -22,7 +22,7 @@ import (
 type watchFlags struct {
 	Debug   string        `placeholder:"ADDR" help:"Serve the page /debug/opmux on this address, as localhost:6060, while the command runs; this machine alone is answered."`
 	Hold    time.Duration `placeholder:"D" help:"Keep the page for so long after the run, as 1m."`
-	Trace   string        `placeholder:"FILE" help:"Write every call of a kernel to FILE, for chrome://tracing or ui.perfetto.dev; %p in the name stands for the process id."`
+	Trace   string        `placeholder:"FILE" help:"Write every call of a kernel to FILE, for chrome://tracing or ui.perfetto.dev; a file that is there is replaced. %p in the name stands for the process id."`
 	Strict  bool          `help:"Fail at the first fallback: a kernel that leaves a call to the next one, or a borrowed CPU kernel."`
 	Require []string      `sep:"none" placeholder:"K" help:"Fail unless kernel or provider K can run and does; OP=K: for this op (may be repeated)."`
 }
@@ -133,10 +133,14 @@ func (w *watch) opened(d *cpu.Device) error {
 // executed checks after the run that what it required did run.
 func (w *watch) executed() error { return w.ran() }
 
-// hold keeps the page for as long as it was asked for, or until ctx ends. failed is what the run ended with.
-func (w *watch) hold(a *app, failed error) {
+// hold ends the trace, so that it can be read, and keeps the page for as long as it was asked for, or until ctx ends.
+// failed is what the run ended with; the trace's error joins it.
+func (w *watch) hold(a *app, failed error) error {
 	if w.flags.Hold == 0 || errors.Is(failed, context.Canceled) {
-		return
+		return failed
+	}
+	if err := w.endTrace(a); err != nil {
+		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
 		a.warn("failed, more at the end: %v", failed)
@@ -146,16 +150,26 @@ func (w *watch) hold(a *app, failed error) {
 	case <-time.After(w.flags.Hold):
 	case <-a.ctx.Done():
 	}
+	return failed
+}
+
+// endTrace completes the trace's file, if there is one that is not complete.
+func (w *watch) endTrace(a *app) error {
+	c := w.trace
+	if c == nil {
+		return nil
+	}
+	w.trace = nil
+	err := errors.Join(registry.Default().SetTracer(nil), c.Close(), w.file.Close())
+	if err == nil {
+		a.warn("%d events of the trace are in %s", c.Events(), w.file.Name())
+	}
+	return err
 }
 
 // stop ends the trace, the page and strict mode.
-func (w *watch) stop(a *app) (err error) {
-	if w.trace != nil {
-		err = errors.Join(registry.Default().SetTracer(nil), w.trace.Close(), w.file.Close())
-		if err == nil {
-			a.warn("%d events of the trace are in %s", w.trace.Events(), w.file.Name())
-		}
-	}
+func (w *watch) stop(a *app) error {
+	err := w.endTrace(a)
 	w.undo()
 	if w.server != nil {
 		err = errors.Join(err, w.server.Close())

@@ -101,14 +101,16 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// The page is there during the run and, with --hold, after it; an interrupt ends the wait.
+// The page is there during the run and, with --hold, after it; the trace is complete by then; an interrupt ends the wait.
 func TestGenerateDebug(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out, errs output
+	trace := filepath.Join(t.TempDir(), "trace.json")
+	require.NoError(t, os.WriteFile(trace, bytes.Repeat([]byte("old "), 1<<20), 0o600))
 	done := make(chan int)
 	go func() {
-		done <- run(ctx, []string{"generate", "-n", "2", "-p", "Hi", "--debug", ":0", "--hold", "1h"}, &out, &errs)
+		done <- run(ctx, []string{"generate", "-n", "2", "-p", "Hi", "--debug", ":0", "--hold", "1h", "--trace", trace}, &out, &errs)
 	}()
 	require.Eventually(t, func() bool { return strings.Contains(errs.String(), "stays for") }, time.Minute, time.Millisecond)
 	url := regexp.MustCompile(`http://\S+/debug/opmux`).FindString(errs.String())
@@ -128,8 +130,13 @@ func TestGenerateDebug(t *testing.T) {
 	require.Equal(t, "ok", s.Devices[0].Health)
 	require.Empty(t, s.Token, "nothing can be changed")
 	require.Contains(t, out.String(), "executed", "the run is over")
+	events, err := os.ReadFile(trace)
+	require.NoError(t, err)
+	require.True(t, json.Valid(events), "complete while the page stays, and nothing of the old file is left")
+	require.Contains(t, string(events), `"launch"`)
 	cancel()
 	require.Zero(t, <-done)
+	require.Equal(t, 1, strings.Count(errs.String(), "events of the trace"), "told once")
 	_, err = http.Get(url)
 	require.Error(t, err, "the page is gone")
 }
