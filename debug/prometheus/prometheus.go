@@ -11,11 +11,18 @@
 //	opmux_reference_launches_total{op,device}                     calls that ran on a borrowed CPU kernel
 //	opmux_op_unserved_total{op,device}                            lookups and calls that found no usable kernel
 //	opmux_kernels_quarantined{device}                             kernels that are not trusted at present
-//	opmux_device_healthy{device}                                  1 or 0, for devices that report their health
+//	opmux_device_healthy{device}                                  1 or 0, for devices of Options.Devices that report their health
 //	opmux_snapshot_generation                                     of the registry
 //	opmux_strict                                                  1 while strict mode is on
-//	opmux_info{go,digest}                                         always 1
+//	opmux_table_digest                                            the first 48 bits of the registry's digest, as a number
+//	opmux_info{go}                                                always 1
 //	opmux_dropped_series_total                                    label sets that were counted under "other" instead
+//
+// Hosts that choose alike have equal opmux_table_digest, so count(count_values("digest", opmux_table_digest)) > 1 finds a
+// host that differs. It is a value and no label: disabling a kernel changes it, and adds no series.
+//
+// A device that was opened by its own package (cpu.Open) is in no table, and has no opmux_device_healthy, until the program
+// adds it: device.DefaultTable().Add(dev).
 //
 // Reasons "forwarded" and "domain" are attribution, not fallbacks (see registry.Counts). Every kernel of a chain has its
 // executed and failed series from the start; a declined series comes with its first call.
@@ -23,6 +30,7 @@ package prometheus
 
 import (
 	"runtime"
+	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,7 +45,7 @@ const Other = "other"
 // Options say what a Collector exports. The zero value exports the default registry and table of devices.
 type Options struct {
 	Registry *registry.Registry // nil: registry.Default
-	Devices  *device.Table      // nil: device.DefaultTable
+	Devices  *device.Table      // whose health is exported; nil: device.DefaultTable
 	// MaxSeries bounds the label sets of each metric: ops and kernels may come from outside, and each set costs memory in
 	// every server that scrapes. Those beyond it add up in one series whose labels are all Other. A set keeps its place, so
 	// that counters never go back. 0: 4096.
@@ -83,7 +91,8 @@ var (
 	healthy     = newFamily(prometheus.GaugeValue, "device_healthy", "Whether a device that reports its health works.", "device")
 	generation  = newFamily(prometheus.GaugeValue, "snapshot_generation", "Generation of the registry's snapshot.")
 	strict      = newFamily(prometheus.GaugeValue, "strict", "Whether the first fallback is an error.")
-	info        = newFamily(prometheus.GaugeValue, "info", "The process; always 1.", "go", "digest")
+	info        = newFamily(prometheus.GaugeValue, "info", "The process; always 1.", "go")
+	digest      = newFamily(prometheus.GaugeValue, "table_digest", "The first 48 bits of the digest of the table of kernels; equal on hosts that choose alike.")
 	drops       = newFamily(prometheus.CounterValue, "dropped_series_total", "Label sets counted under \"other\" because there are too many.")
 )
 
@@ -103,7 +112,7 @@ func NewCollector(o Options) *Collector {
 
 // Describe sends every metric's description.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, f := range []*family{executed, failed, declined, borrowed, unserved, quarantined, healthy, generation, strict, info, drops} {
+	for _, f := range []*family{executed, failed, declined, borrowed, unserved, quarantined, healthy, generation, strict, digest, info, drops} {
 		ch <- f.desc
 	}
 }
@@ -124,7 +133,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.add(generation, float64(snap.Generation))
 	s.add(strict, truth(c.o.Registry.Strict()))
-	s.add(info, 1, runtime.Version(), c.o.Registry.Digest())
+	if d, ok := short(c.o.Registry.Digest()); ok {
+		s.add(digest, d)
+	}
+	s.add(info, 1, runtime.Version())
 	n := 0
 	for f, l := range c.late {
 		n += len(l.last)
@@ -228,6 +240,12 @@ func (c *Collector) admit(f *family, key labelSet) bool {
 
 // maxLate bounds what is remembered, for each metric, of sets without a series. Further ones are added up as they are.
 const maxLate = 1 << 16
+
+// short is the head of a digest as a number; float64 has 53 bits for it.
+func short(digest string) (float64, bool) {
+	n, err := strconv.ParseUint(digest[:min(len(digest), 12)], 16, 48)
+	return float64(n), err == nil
+}
 
 func truth(b bool) float64 {
 	if b {

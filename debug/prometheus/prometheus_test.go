@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -164,6 +165,56 @@ func TestSeriesAreBounded(t *testing.T) {
 			require.Equal(t, []float64{float64(28 + 5*n), float64(25 + 5*n), 22}, []float64{all, other, dropped})
 		}
 	}
+}
+
+// A table that changes all the time changes values and adds no series; equal tables have equal numbers.
+func TestDigestIsNoLabel(t *testing.T) {
+	r := registry.New(registry.Options{})
+	require.NoError(t, launch(r.NewQueue(nil), define(t, r, "good", 0, 0), 1))
+	metrics := prometheus.NewPedanticRegistry()
+	metrics.MustRegister(NewCollector(Options{Registry: r, Devices: &device.Table{}}))
+	scrape := func() (series int, digest float64) {
+		families, err := metrics.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			series += len(f.GetMetric())
+			if f.GetName() == "opmux_table_digest" {
+				digest = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return series, digest
+	}
+	series, on := scrape()
+	want, err := strconv.ParseUint(r.Digest()[:12], 16, 64)
+	require.NoError(t, err)
+	require.Equal(t, want, uint64(on), "exact")
+	for range 3 {
+		restore, err := r.Disable("p0")
+		require.NoError(t, err)
+		n, off := scrape()
+		require.Equal(t, series, n)
+		require.NotEqual(t, on, off)
+		restore()
+		n, again := scrape()
+		require.Equal(t, series, n)
+		require.Equal(t, on, again)
+	}
+}
+
+// What was left without a kernel stays counted when a kernel is back.
+func TestUnservedStays(t *testing.T) {
+	r := registry.New(registry.Options{})
+	op, q := define(t, r, "good", 0), r.NewQueue(nil)
+	restore, err := r.Disable("p0")
+	require.NoError(t, err)
+	require.ErrorIs(t, launch(q, op, 3), registry.ErrNoKernel)
+	restore()
+	require.NoError(t, launch(q, op, 1))
+	require.NoError(t, testutil.CollectAndCompare(NewCollector(Options{Registry: r, Devices: &device.Table{}}), strings.NewReader(`
+# HELP opmux_op_unserved_total Lookups and calls that found no usable kernel.
+# TYPE opmux_op_unserved_total counter
+opmux_op_unserved_total{device="cpu:0",op="good"} 3
+`), "opmux_op_unserved_total"))
 }
 
 // Scrapes over HTTP run beside launches and beside each other.
