@@ -29,7 +29,7 @@ type ABCase struct {
 	Ratio    float64     `json:"ratio"`
 	Low      float64     `json:"low"` // 95 % bootstrap interval of Ratio, over rounds
 	High     float64     `json:"high"`
-	Verdict  string      `json:"verdict"`            // "a is faster", "b is faster" or "no difference"
+	Verdict  string      `json:"verdict"`            // "a is faster", "b is faster"; "no difference shown" if the interval contains 1; "too few rounds"
 	Compared *Difference `json:"compared,omitempty"` // B's results on the case's operands, held against A's
 }
 
@@ -51,7 +51,8 @@ type OutputDifference struct {
 // AB measures kernel a against kernel b (names of kernels or providers) on the cases of the options, whose Kernel does
 // not count. Both take a sample in every round, by turns first and second, on the same sets of operands. Results are
 // compared on the case itself. An arm whose kernel declines, fails or does not execute is an error: ErrNotExecuted,
-// registry.ErrDeclined, registry.ErrNoKernel.
+// registry.ErrDeclined, registry.ErrNoKernel for a kernel that is not used here, registry.ErrUnknownName for none. When ctx
+// ends, its error comes with the cases that were finished.
 func AB(ctx context.Context, o Options, a, b string) (*ABReport, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func (g *rig) arm(j job, name string) (registry.Step, error) {
 	for _, s := range e.Chain {
 		names = append(names, s.Kernel)
 	}
-	return registry.Step{}, fmt.Errorf("bench: %s has no kernel %q on %v; there are %s: %w", j.desc.Name, name, g.Device.ID(), strings.Join(names, ", "), registry.ErrNoKernel)
+	return registry.Step{}, fmt.Errorf("bench: %s has no kernel %q on %v; there are %s: %w", j.desc.Name, name, g.Device.ID(), strings.Join(names, ", "), registry.ErrUnknownName)
 }
 
 // pair measures two kernels on one case.
@@ -161,7 +162,7 @@ func (g *rig) pair(j job, steps []registry.Step) (ab ABCase, err error) {
 	if len(clean) >= leastRounds {
 		ratios = clean
 	}
-	ab.Rounds, ab.Verdict = len(ratios), "no difference"
+	ab.Rounds, ab.Verdict = len(ratios), "too few rounds"
 	if ab.Rounds == 0 {
 		return ab, nil
 	}
@@ -173,6 +174,8 @@ func (g *rig) pair(j job, steps []registry.Step) (ab ABCase, err error) {
 			ab.Verdict = "b is faster"
 		case ab.High < 1:
 			ab.Verdict = "a is faster"
+		default:
+			ab.Verdict = "no difference shown"
 		}
 	}
 	return ab, nil
@@ -204,6 +207,7 @@ func (r *ABReport) Text(w io.Writer) error {
 			return err
 		}
 		fmt.Fprintf(w, "a takes %.3f times as long as b (95 %% interval %.3f - %.3f, %d rounds): %s\n", c.Ratio, c.Low, c.High, c.Rounds, c.Verdict)
+		fmt.Fprintln(w, "(the ratio is the median of a's time by b's in the same round, not that of the medians above)")
 		if d := c.Compared; d != nil {
 			for _, o := range d.Outputs {
 				if d.Same {

@@ -10,6 +10,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,32 @@ type Options struct {
 	Seed     uint64        // of operands
 
 	Progress func(op, text string) // is told of each case before it is measured; may be nil
+	Plan     func(Plan)            // is told before anything is measured; may be nil
+}
+
+// Plan says how much a run will do.
+type Plan struct {
+	Cases   int
+	Kernels int           // measurements: the kernels of all cases
+	Least   time.Duration // that the samples alone take; 0 if their number and not their time is given
+}
+
+// plan counts the cases that have a kernel to measure.
+func (o *Options) plan(jobs []job) (p Plan, err error) {
+	for _, j := range jobs {
+		steps, _, err := o.steps(j.desc.Op)
+		if err != nil {
+			return p, err
+		}
+		if len(steps) > 0 {
+			p.Cases++
+			p.Kernels += len(steps)
+		}
+	}
+	if o.Count == 0 {
+		p.Least = time.Duration(p.Kernels) * o.time()
+	}
+	return p, nil
 }
 
 func (o *Options) time() time.Duration {
@@ -98,7 +125,8 @@ func (o *Options) check() error {
 
 // Run measures every kernel that the options name on every case that they name. What goes wrong with one kernel stands
 // in its record and the run goes on; Report.Failed lists such records. Errors: ErrOption, registry.ErrUnknownOp,
-// registry.ErrNoKernel if no op has a kernel of that name, device.ErrOutOfMemory, ctx's error with the report so far.
+// registry.ErrUnknownName if no op has a kernel of that name, or for a format that is none, device.ErrOutOfMemory. When ctx
+// ends, its error comes with a report of the cases that were finished.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -111,9 +139,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Plan != nil {
+		p, err := o.plan(jobs)
+		if err != nil {
+			return nil, errors.Join(err, g.close())
+		}
+		o.Plan(p)
+	}
 	r := &Report{Version: Version, Records: []Record{}, Skipped: skipped}
 	kernels := 0
-	for _, j := range jobs {
+	for i, j := range jobs {
 		steps, dropped, err := o.steps(j.desc.Op)
 		if err != nil {
 			return nil, errors.Join(err, g.close())
@@ -132,10 +167,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			o.Progress(j.desc.Name, j.text)
 		}
 		list, skips, err := g.run(j, steps)
-		r.Records, r.Skipped = append(r.Records, list...), append(r.Skipped, skips...)
-		if err == nil {
-			err = ctx.Err()
+		if stop := ctx.Err(); stop != nil { // what this case has is not whole
+			r.Interrupted = fmt.Sprintf("%d of %d cases were finished", i, len(jobs))
+			r.Provenance, r.Limits = g.provenance(), g.limits()
+			return r, errors.Join(stop, g.close())
 		}
+		r.Records, r.Skipped = append(r.Records, list...), append(r.Skipped, skips...)
 		if err != nil {
 			r.Provenance, r.Limits = g.provenance(), g.limits()
 			return r, errors.Join(err, g.close())
@@ -143,7 +180,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r.Provenance, r.Limits = g.provenance(), g.limits()
 	if kernels == 0 {
-		return r, errors.Join(fmt.Errorf("bench: %q on %v: kernel %q: %w", o.Op, o.Device.ID(), o.Kernel, registry.ErrNoKernel), g.close())
+		err := fmt.Errorf("bench: kernel %q: %w among those of op %q on %v", o.Kernel, registry.ErrUnknownName, cmp.Or(o.Op, "*"), o.Device.ID())
+		if o.Kernel == "" {
+			err = fmt.Errorf("bench: op %q has no kernel on %v but the reference's, which is measured if it is named: %w", o.Op, o.Device.ID(), registry.ErrNoKernel)
+		}
+		return r, errors.Join(err, g.close())
 	}
 	return r, g.close()
 }

@@ -6,7 +6,9 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -216,7 +218,7 @@ func TestW38OneFailureEndsNothing(t *testing.T) {
 		return next(q.With(context.Background()), unsafe.Pointer(a))
 	})
 	o := short(r, d, "relu", "*")
-	o.Formats = []string{"f32", "q4_0", "bf16", "no-such-type"}
+	o.Formats = []string{"f32", "q4_0", "bf16"}
 	rep, err := Run(t.Context(), o)
 	require.NoError(t, err)
 	by := map[string]Record{}
@@ -255,7 +257,7 @@ func TestW38OneFailureEndsNothing(t *testing.T) {
 			why = append(why, s.Why)
 		}
 	}
-	require.Len(t, why, 2, "formats that are none of the op's: %v", rep.Skipped)
+	require.Len(t, why, 1, "formats that are none of the op's: %v", rep.Skipped)
 	require.Contains(t, strings.Join(why, " "), "x is no q4_0: it takes float")
 	require.True(t, slices.ContainsFunc(rep.Records, func(r Record) bool { return r.Format == "bf16" && r.Median > 0 }), "the run went on")
 }
@@ -343,7 +345,24 @@ func TestW40Provenance(t *testing.T) {
 	again, err := Read(bytes.NewReader(b.Bytes()))
 	require.NoError(t, err)
 	require.Equal(t, a, again)
-	file := t.TempDir() + "/made/on/the/way.json"
+	dir := t.TempDir()
+	require.ErrorIs(t, a.WriteFile(dir+"/not/there.json"), fs.ErrNotExist, "folders are not made")
+	require.NoDirExists(t, dir+"/not")
+	require.ErrorIs(t, a.WriteFile(dir), ErrReport)
+	_, err = ReadFile(dir)
+	require.ErrorIs(t, err, ErrReport)
+	file := dir + "/report.json"
+	w, err := Create(file)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	require.NoFileExists(t, file, "nothing was written")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("x"), 1<<20), 0o600))
+	w, err = Create(file)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<20, info.Size(), "a run that ends early leaves the earlier report alone")
 	require.NoError(t, a.WriteFile(file))
 	again, err = ReadFile(file)
 	require.NoError(t, err)
@@ -447,6 +466,7 @@ func TestAB(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, rep.Text(&b))
 	require.Contains(t, b.String(), "bit for bit")
+	require.Contains(t, b.String(), "in the same round, not that of the medians above")
 	require.Contains(t, b.String(), fmt.Sprint(c.A.Executed))
 
 	rep, err = AB(t.Context(), o, "fast", "fast")
@@ -459,7 +479,7 @@ func TestAB(t *testing.T) {
 	_, err = AB(t.Context(), o, "fast", "declines")
 	require.ErrorIs(t, err, registry.ErrDeclined)
 	_, err = AB(t.Context(), o, "fast", "none")
-	require.ErrorIs(t, err, registry.ErrNoKernel)
+	require.ErrorIs(t, err, registry.ErrUnknownName)
 	require.ErrorContains(t, err, "slow_relu")
 	_, err = AB(t.Context(), o, "fast", "yields")
 	require.ErrorIs(t, err, ErrNotExecuted)
@@ -469,7 +489,7 @@ func TestAB(t *testing.T) {
 	o.Formats = []string{"q8_0"}
 	_, err = AB(t.Context(), o, "fast", "slow")
 	require.ErrorIs(t, err, ErrOption)
-	require.ErrorContains(t, err, "x is no q8_0")
+	require.ErrorContains(t, err, `ops of "relu" take f32, f16, bf16`)
 }
 
 func TestOptions(t *testing.T) {
@@ -485,7 +505,9 @@ func TestOptions(t *testing.T) {
 		{"no such op", Options{Device: d, Op: "relup"}, registry.ErrUnknownOp},
 		{"broken pattern", Options{Device: d, Op: "[a"}, ErrOption},
 		{"broken pattern of kernels", Options{Device: d, Op: "relu", Kernel: "[a"}, ErrOption},
-		{"no such kernel", Options{Device: d, Op: "relu", Kernel: "cublas*"}, registry.ErrNoKernel},
+		{"no such kernel", Options{Device: d, Op: "relu", Kernel: "cublas*"}, registry.ErrUnknownName},
+		{"no such format", Options{Device: d, Op: "relu", Formats: []string{"f32", "f17"}}, registry.ErrUnknownName},
+		{"formats of other ops", Options{Device: d, Op: "relu", Formats: []string{"q4_0", "q8_0"}}, ErrOption},
 		{"no such symbol", Options{Device: d, Op: "relu", Shape: map[string][]int64{"Q": {1}}}, ErrOption},
 		{"no such operand", Options{Device: d, Op: "relu", Types: map[string]tensor.DType{"weight": tensor.F32}}, ErrOption},
 		{"negative extent", Options{Device: d, Op: "relu", M: []int64{-1}}, ErrOption},
@@ -499,7 +521,22 @@ func TestOptions(t *testing.T) {
 	o.Count, o.Progress = 0, func(string, string) { cancel() }
 	rep, err := Run(ctx, o)
 	require.ErrorIs(t, err, context.Canceled)
-	require.NotNil(t, rep)
+	require.Empty(t, rep.Records, "what was begun is not shown")
+	require.Equal(t, "0 of 1 cases were finished", rep.Interrupted)
+	var text bytes.Buffer
+	require.NoError(t, rep.Text(&text))
+	require.Contains(t, text.String(), "interrupted: 0 of 1 cases were finished")
+
+	// The plan counts kernels and cases, and names the time of the samples if it is that which was given.
+	o = short(r, d, "relu", "portable*")
+	o.NoVerify, o.Count, o.Time = true, 0, time.Millisecond
+	o.Shape["H"] = []int64{8, 16, 32}
+	var p Plan
+	o.Plan = func(q Plan) { p = q }
+	rep, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, Plan{Cases: 3, Kernels: 3, Least: 3 * time.Millisecond}, p)
+	require.Len(t, rep.Records, 3)
 
 	// An extent that the op's validator or the generator refuses is an error of the record.
 	o = short(r, d, "matmul_bt_quant", "reference")
@@ -511,7 +548,48 @@ func TestOptions(t *testing.T) {
 	o.M, o.K = []int64{0}, []int64{32}
 	rep, err = Run(t.Context(), o)
 	require.NoError(t, err)
-	require.Contains(t, rep.Records[0].Error, "all outputs are empty")
+	require.Contains(t, rep.Records[0].Error, "nothing to do: all outputs are empty")
+	require.Zero(t, rep.Records[0].Median)
+	for _, op := range []string{"apply_logit_bias", "apply_token_mask"} { // the logits are there, what changes them is not
+		o = short(r, d, op, "reference")
+		o.Shape, o.M = map[string][]int64{"V": {100}}, []int64{0}
+		rep, err = Run(t.Context(), o)
+		require.NoError(t, err)
+		require.Contains(t, rep.Records[0].Error, "nothing to do", op)
+	}
+}
+
+// TestShareAboveItsLimit: the share is of the best round of a limit, and one that is above it all the same says so.
+func TestShareAboveItsLimit(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		warm  bool
+		turns []timing // of reading a byte
+		share float64
+		note  string
+	}{
+		{"one round was quiet", false, []timing{{ns: 4}, {ns: 4}, {ns: 1}}, 0.32, ""},
+		{"above a steady limit", false, []timing{{ns: 4}, {ns: 4}, {ns: 4}}, 1.28, "operands were in the cache, or"},
+		{"above a disturbed limit", false, []timing{{ns: 8}, {ns: 8}, {ns: 4}}, 1.28, "its own rounds were disturbed"},
+		{"in a warm cache", true, []timing{{ns: 4}, {ns: 4}, {ns: 4}}, 1.28, "the limit is that of memory"},
+	} {
+		r := record("relu", "a", 100) // 32 bytes
+		r.Samples, r.FLOPs = []float64{100, 100, 100, 100, 100}, 0
+		a := &arm{rec: r, inner: 1 << 20}
+		for _, ns := range r.Samples {
+			a.times = append(a.times, timing{ns: ns})
+		}
+		a.clean = len(a.times)
+		x := &caseRun{rig: &rig{Options: Options{Warm: c.warm}}, turns: map[string][]timing{limitRead: c.turns}}
+		x.probe = (*countingProbe)(&bed{size: 1})
+		x.figures(a)
+		require.InDelta(t, c.share, a.rec.Roofline.Share, 0.01, c.name)
+		if notes := strings.Join(a.rec.Notes, "; "); c.note == "" {
+			require.NotContains(t, notes, "more than the limit", c.name)
+		} else {
+			require.Contains(t, notes, c.note, c.name)
+		}
+	}
 }
 
 // TestEveryOp measures every kernel of every op on a small call of it: no op lacks a usual call, a cost, or figures.

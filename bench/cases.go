@@ -91,7 +91,8 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 		formats = []string{""}
 	}
 	known := false
-	used := map[string]bool{} // symbols and operands
+	takes := map[tensor.DType]bool{} // formats of the ops that match
+	used := map[string]bool{}        // symbols and operands
 	for _, d := range o.Registry.Descriptors() {
 		ok, err := match(o.Op, append([]string{d.Name, d.Family + "." + d.Mode}, d.Aliases...)...)
 		if err != nil {
@@ -101,6 +102,15 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 			continue
 		}
 		known = true
+		if p := formatOperand(d); p != nil {
+			types, err := sample.DTypes(p)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, t := range types {
+				takes[t] = true
+			}
+		}
 		for i := range d.Operands {
 			used[d.Operands[i].Name] = true
 		}
@@ -122,6 +132,11 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 	if !known {
 		return nil, nil, fmt.Errorf("bench: %q: %w", o.Op, registry.ErrUnknownOp)
 	}
+	for _, f := range o.Formats {
+		if _, err := tensor.ParseDType(f); err != nil {
+			return nil, nil, fmt.Errorf("bench: format %q: %w; ops of %q take %s", f, registry.ErrUnknownName, cmp.Or(o.Op, "*"), names(takes))
+		}
+	}
 	for name := range o.Types {
 		if !used[name] {
 			return nil, nil, fmt.Errorf("bench: no op of %q has an operand %q: %w", cmp.Or(o.Op, "*"), name, ErrOption)
@@ -132,7 +147,22 @@ func (o *Options) jobs() (list []job, skipped []Skip, err error) {
 			return nil, nil, fmt.Errorf("bench: no op of %q has a symbol %q: %w", cmp.Or(o.Op, "*"), s, ErrOption)
 		}
 	}
+	if len(list) == 0 && len(o.Formats) > 0 {
+		return nil, nil, fmt.Errorf("bench: formats %s: ops of %q take %s: %w", strings.Join(o.Formats, ", "), cmp.Or(o.Op, "*"), names(takes), ErrOption)
+	}
 	return list, skipped, nil
+}
+
+// names lists dtypes in their order.
+func names(set map[tensor.DType]bool) string {
+	if len(set) == 0 {
+		return "none"
+	}
+	var list []string
+	for _, t := range slices.Sorted(maps.Keys(set)) {
+		list = append(list, t.String())
+	}
+	return strings.Join(list, ", ")
 }
 
 // shapes lists the combinations of the extents that are given for d. used collects those of their symbols that it has.

@@ -160,11 +160,8 @@ func (g *rig) newCase(j job, steps []registry.Step) (*caseRun, error) {
 	if c.args, err = sample.Of(j.desc, j.c); err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(j.desc.Operands, func(p registry.Operand) bool {
-		x := c.args.Tensor(p.Name)
-		return p.Role != registry.In && x.Present() && x.Numel() > 0
-	}) {
-		return nil, fmt.Errorf("bench: all outputs are empty: %w", ErrOption)
+	if why := idle(c.args); why != "" {
+		return nil, fmt.Errorf("bench: nothing to do: %s: %w", why, ErrOption)
 	}
 	var known bool
 	if c.cost, known = ops.CostOf(j.desc.Op, c.args.Record()); !known {
@@ -201,6 +198,28 @@ func (g *rig) newCase(j job, steps []registry.Step) (*caseRun, error) {
 		c.arms = append(c.arms, a)
 	}
 	return c, nil
+}
+
+// idle says why a call has nothing to do, "" if it has: a rate of nothing would be a number all the same.
+func idle(a *sample.Args) string {
+	var full, empty [3]int // operands by role
+	d := a.Descriptor()
+	for _, p := range d.Operands {
+		if x := a.Tensor(p.Name); !x.Present() {
+			continue
+		} else if x.Numel() > 0 {
+			full[p.Role]++
+		} else {
+			empty[p.Role]++
+		}
+	}
+	switch {
+	case full[registry.Out]+full[registry.InOut] == 0:
+		return "all outputs are empty"
+	case full[registry.Out]+full[registry.In] == 0 && empty[registry.In] > 0:
+		return "all inputs are empty"
+	}
+	return ""
 }
 
 // rigUnit chooses the arithmetic to compare with: the call's, or the one that the device has a loop for.
@@ -484,7 +503,36 @@ func (c *caseRun) figures(a *arm) {
 	if fell := c.slowed(); fell > 0.1 {
 		r.note("the processor slowed down by %.0f %% meanwhile", 100*fell)
 	}
-	r.Roofline = NewRoofline(r, middle(c.turns[limitRead]), c.unit, middle(c.turns[c.unit]))
+	r.Roofline = NewRoofline(r, best(c.turns[limitRead]), c.unit, best(c.turns[c.unit]))
+	if f := r.Roofline; f != nil && f.Share > mostShare {
+		loop := c.turns[limitRead]
+		if f.Limit != "bandwidth" {
+			loop = c.turns[f.Limit]
+		}
+		switch {
+		case f.Limit == "bandwidth" && c.Warm:
+			r.note("more than the limit: the operands are in the cache, the limit is that of memory")
+		case best(loop) > 1.5*middle(loop):
+			r.note("more than the limit: its own rounds were disturbed, the share says nothing")
+		case f.Limit == "bandwidth":
+			r.note("more than the limit: operands were in the cache, or the limit's rounds were disturbed")
+		default:
+			r.note("more than the limit: its rounds were disturbed, or the processor was faster meanwhile")
+		}
+	}
+}
+
+// mostShare is the share of a limit above which something else than the kernel explains it.
+const mostShare = 1.05
+
+// best is the highest rate of the turns of a loop, in units of work a second; 0 of none. What disturbs a loop makes it
+// slower, never faster: the best turn is the closest to what the machine can do.
+func best(turns []timing) float64 {
+	if len(turns) == 0 {
+		return 0
+	}
+	v, _ := pick(turns)
+	return 1e9 / slices.Min(v)
 }
 
 // middle is the median rate of the turns of a loop, in units of work a second; 0 of none.
@@ -522,8 +570,7 @@ const limitRead = "read"
 func (g *rig) limits() (list []Limit) {
 	for _, name := range []string{limitRead, ops.UnitF32, ops.UnitInt8, ops.UnitInt8 + "-vector"} {
 		if turns := g.turns[name]; len(turns) > 0 {
-			v, _ := pick(turns)
-			list = append(list, Limit{Name: name, Rate: middle(turns), Best: 1e9 / slices.Min(v)})
+			list = append(list, Limit{Name: name, Rate: middle(turns), Best: best(turns)})
 		}
 	}
 	return list

@@ -2,11 +2,12 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -21,6 +22,8 @@ type Report struct {
 	Limits     []Limit    `json:"limits,omitempty"`  // rates of the whole run, medians over all rounds
 	Records    []Record   `json:"records"`           // by op, then case, then kernel as listed by the chain
 	Skipped    []Skip     `json:"skipped,omitempty"` // what was asked for and is no call
+
+	Interrupted string `json:"interrupted,omitempty"` // how far a run came that was ended before its last case
 }
 
 // Skip is an op with a format or a shape that it does not have.
@@ -149,18 +152,62 @@ func (r *Report) Write(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// WriteFile writes the report to a file, making the folders on the way.
+// WriteFile writes the report to a file; see Create.
 func (r *Report) WriteFile(name string) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
-		return err
-	}
-	f, err := os.Create(name)
+	f, err := Create(name)
 	if err != nil {
 		return err
 	}
-	err = r.Write(f)
-	if e := f.Close(); err == nil {
-		err = e
+	return errors.Join(r.Write(f), f.Close())
+}
+
+// File is where a report will be written. Until then what the file held before stays.
+type File struct {
+	f       *os.File
+	created bool
+	begun   bool
+}
+
+// Create opens a file for a report, so that a path that cannot be written is known before anything is measured. It makes
+// no folders, and takes no pipe or device. Errors: those of the file system, ErrReport for what is no regular file.
+func Create(name string) (*File, error) {
+	_, err := os.Stat(name)
+	created := errors.Is(err, fs.ErrNotExist)
+	if err := regular(name); err != nil && !created {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return &File{f: f, created: created}, nil
+}
+
+// Write writes; the first call empties the file.
+func (w *File) Write(b []byte) (int, error) {
+	if !w.begun {
+		if err := w.f.Truncate(0); err != nil {
+			return 0, err
+		}
+		w.begun = true
+	}
+	return w.f.Write(b)
+}
+
+// Close closes the file. One that Create has made and nothing was written to is removed.
+func (w *File) Close() error {
+	err := w.f.Close()
+	if w.created && !w.begun {
+		err = errors.Join(err, os.Remove(w.f.Name()))
+	}
+	return err
+}
+
+// regular refuses pipes, whose opening waits, devices and folders.
+func regular(name string) error {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: no regular file: %w", name, ErrReport)
 	}
 	return err
 }
@@ -192,8 +239,11 @@ func Read(rd io.Reader) (*Report, error) {
 	return r, nil
 }
 
-// ReadFile reads a report from a file; see Read.
+// ReadFile reads a report from a regular file of at most 64 MiB; see Read.
 func ReadFile(name string) (*Report, error) {
+	if err := regular(name); err != nil { // before opening
+		return nil, err
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err

@@ -108,7 +108,12 @@ func (r *Report) Text(w io.Writer) error {
 		for _, s := range r.Skipped {
 			rows = append(rows, []string{s.Op, s.Case, s.Why})
 		}
-		return align(w, rows)
+		if err := align(w, rows); err != nil {
+			return err
+		}
+	}
+	if r.Interrupted != "" {
+		fmt.Fprintf(w, "\ninterrupted: %s\n", r.Interrupted)
 	}
 	return nil
 }
@@ -180,6 +185,9 @@ func (r *Report) Markdown(w io.Writer) error {
 		for _, s := range r.Skipped {
 			fmt.Fprintf(w, "- %s %s: %s\n", s.Op, markdown(s.Case), markdown(s.Why))
 		}
+	}
+	if r.Interrupted != "" {
+		fmt.Fprintf(w, "\nInterrupted: %s.\n", r.Interrupted)
 	}
 	return nil
 }

@@ -41,6 +41,8 @@ type Report struct {
 	Ops        int            `json:"ops"`
 	Kernels    []KernelReport `json:"kernels"`            // by op, then as in the chain
 	Unserved   []string       `json:"unserved,omitempty"` // cases, as "op: case", that the reference declines or that cannot be made
+	// Interrupted says that the run was ended before its last kernel: Kernels are those that were finished, and OK is false.
+	Interrupted bool `json:"interrupted,omitempty"`
 }
 
 // Build says what was run.
@@ -174,6 +176,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	word := "passed"
 	if !r.OK {
 		word = "FAILED"
+	}
+	if r.Interrupted {
+		word = "INTERRUPTED before the last kernel"
 	}
 	t := r.Total
 	fmt.Fprintf(&b, "\n%s: %d ops, %d kernels, %d cases: %d executed, %d empty, %d rejected as they must, %d declined, %d failures\n",

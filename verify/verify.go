@@ -7,6 +7,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ type Options struct {
 	More map[int]device.Device
 
 	Op       string                  // glob over names, aliases and family.mode of ops: "matmul*"; empty is all
-	Kernel   string                  // glob over names of kernels
+	Kernel   string                  // glob over names of kernels and providers
 	Solution string                  // a provider's name; empty is all
 	Types    map[string]tensor.DType // dtypes of operands in every case; ops without such operands are left out
 	Shapes   []sample.Shape          // in place of the corpus: the plain call at these extents, for each combination of dtypes
@@ -54,7 +55,7 @@ type Options struct {
 const mostFailures = 5
 
 // Run verifies what o names. A wrong kernel is no error: the report says so and its OK is false. Errors: ErrNothing,
-// ErrOption, ctx's error, and those of opening queues.
+// ErrOption, those of opening queues, and, when ctx ends, its error with a report of the kernels that were finished.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Registry == nil {
 		o.Registry = registry.Default()
@@ -67,19 +68,22 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			return nil, fmt.Errorf("verify: pattern %q: %w: %w", glob, ErrOption, err)
 		}
 	}
-	v := &run{Options: o, report: &Report{Version: 1, OK: true, Level: o.Level.String(), Seed: o.Seed, Strict: o.Strict,
+	v := &run{Options: o, report: &Report{Version: 1, OK: true, Kernels: []KernelReport{}, Level: o.Level.String(), Seed: o.Seed, Strict: o.Strict,
 		Device: o.Device.ID().String(), DeviceName: o.Device.Name(), Threads: slices.Sorted(maps.Keys(o.More)), Build: Build{Revision: build.Revision(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}, Digest: o.Registry.Digest()}}
 	defer v.close()
 	if err := v.open(); err != nil {
 		return nil, err
 	}
 	for _, d := range v.descriptors() {
-		if err := v.op(ctx, d); err != nil {
+		if err := v.op(ctx, d); err != nil && ctx.Err() != nil {
+			v.report.OK, v.report.Interrupted = false, true
+			return v.report, err
+		} else if err != nil {
 			return nil, err
 		}
 	}
 	if len(v.report.Kernels) == 0 {
-		err := fmt.Errorf("verify: op %q, kernel %q, solution %q, dtypes %v: %w", o.Op, o.Kernel, o.Solution, o.Types, ErrNothing)
+		err := fmt.Errorf("verify: %w: %s", ErrNothing, o.asked())
 		if v.unfit != nil {
 			err = fmt.Errorf("%w: %w", err, v.unfit)
 		}
@@ -89,6 +93,23 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		v.report.OK = false
 	}
 	return v.report, nil
+}
+
+// asked says in words what the options name.
+func (o *Options) asked() string {
+	var list []string
+	for _, f := range []struct{ what, name string }{{"op", o.Op}, {"kernel", o.Kernel}, {"solution", o.Solution}} {
+		if f.name != "" {
+			list = append(list, fmt.Sprintf("%s %q", f.what, f.name))
+		}
+	}
+	for _, operand := range slices.Sorted(maps.Keys(o.Types)) {
+		list = append(list, fmt.Sprintf("operand %s of %v", operand, o.Types[operand]))
+	}
+	if o.Shapes != nil {
+		list = append(list, "the shapes given")
+	}
+	return cmp.Or(strings.Join(list, ", "), "every op")
 }
 
 // run is one call of Run.
@@ -206,6 +227,9 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 		}
 		k := v.kernel(d, s, reference)
 		for i := range calls {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			k.case_(&calls[i])
 		}
 		v.done(k.finish())
@@ -214,7 +238,7 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 }
 
 func (v *run) wants(s registry.Step) bool {
-	return match(v.Kernel, s.Kernel) && (v.Solution == "" || v.Solution == s.Provider)
+	return (match(v.Kernel, s.Kernel) || match(v.Kernel, s.Provider)) && (v.Solution == "" || v.Solution == s.Provider)
 }
 
 // done adds a kernel's result.

@@ -1,6 +1,7 @@
 package verify_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"testing"
@@ -48,4 +49,43 @@ func TestCPUKernels(t *testing.T) {
 		signatures += k.Signatures
 	}
 	require.Greater(t, signatures, 100)
+}
+
+// TestInterrupted: a run that is ended reports the kernels that it finished, and does not say that all is well.
+func TestInterrupted(t *testing.T) {
+	o := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var begun []string
+	o.Op = "relu"
+	o.Progress = func(kernel string) {
+		if begun = append(begun, kernel); len(begun) == 2 {
+			cancel()
+		}
+	}
+	rep, err := verify.Run(ctx, o)
+	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, rep.Interrupted)
+	require.False(t, rep.OK)
+	require.Len(t, rep.Kernels, 1)
+	require.Equal(t, begun[0], rep.Kernels[0].Kernel)
+	require.Equal(t, verify.Passed, rep.Kernels[0].Verdict)
+	var b bytes.Buffer
+	require.NoError(t, rep.WriteText(&b))
+	require.Contains(t, b.String(), "INTERRUPTED before the last kernel: 1 ops, 1 kernels")
+}
+
+// TestKernelsByProvider: the pattern of kernels fits providers too, and what fits nothing is said in words.
+func TestKernelsByProvider(t *testing.T) {
+	o := open(t)
+	o.Op, o.Kernel = "relu", "portab*"
+	byName, err := verify.Run(t.Context(), o)
+	require.NoError(t, err)
+	o.Kernel = "portable"
+	byProvider, err := verify.Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, byName, byProvider)
+	o.Kernel = "cublas"
+	_, err = verify.Run(t.Context(), o)
+	require.ErrorIs(t, err, verify.ErrNothing)
+	require.EqualError(t, err, `verify: no kernel matches: op "relu", kernel "cublas"`)
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +54,7 @@ type benchRunCmd struct {
 func (f *caseFlags) options(a *app) (bench.Options, error) {
 	o := bench.Options{Registry: registry.Default(), Op: f.Op, Formats: f.Format, M: f.M, N: f.N, K: f.K, Warm: f.Warm, Plain: f.Plain,
 		NoVerify: f.NoCheck, Count: f.Count, Time: f.Time, Seed: f.Seed, Shape: map[string][]int64{}, Attrs: map[string]any{},
-		Progress: func(op, text string) { fmt.Fprintf(a.stderr, "opmux: %s %s\n", op, text) }}
+		Progress: func(op, text string) { fmt.Fprintf(a.stderr, "opmux: %s %s\n", op, text) }, Plan: a.plan}
 	for _, s := range f.Shape {
 		name, list, ok := strings.Cut(s, "=")
 		if !ok {
@@ -82,12 +84,23 @@ func (f *caseFlags) options(a *app) (bench.Options, error) {
 	return o, nil
 }
 
+// plan says on standard error what a run of several cases is about to do.
+func (a *app) plan(p bench.Plan) {
+	switch {
+	case p.Cases < 2:
+	case p.Least == 0:
+		a.warn("%d cases, %d measurements; --op and --kernel choose fewer", p.Cases, p.Kernels)
+	default:
+		a.warn("%d cases, %d measurements, %v or more of samples; --op, --kernel and --time make it shorter", p.Cases, p.Kernels, p.Least.Round(time.Second/10))
+	}
+}
+
 // dtypes reads --dtype; nil if it was not given.
 func dtypes(flags map[string]string) (types map[string]tensor.DType, err error) {
 	for operand, name := range flags {
 		t, err := tensor.ParseDType(name)
 		if err != nil {
-			return nil, usage{err}
+			return nil, fmt.Errorf("--dtype %s=%q: %w; there are %s", operand, name, registry.ErrUnknownName, strings.Join(dtypeNames(), ", "))
 		}
 		if types == nil {
 			types = map[string]tensor.DType{}
@@ -98,7 +111,7 @@ func dtypes(flags map[string]string) (types map[string]tensor.DType, err error) 
 }
 
 // Run measures kernels and prints a report. A kernel that fails or gives wrong results is a failure, after the report.
-func (c *benchRunCmd) Run(a *app) error {
+func (c *benchRunCmd) Run(a *app) (err error) {
 	o, err := c.options(a)
 	if err != nil {
 		return err
@@ -110,6 +123,13 @@ func (c *benchRunCmd) Run(a *app) error {
 	}
 	defer d.Close()
 	o.Device = d
+	var out *bench.File
+	if c.Out != "" { // before minutes are spent
+		if out, err = bench.Create(c.Out); err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+		defer func() { err = errors.Join(err, out.Close()) }()
+	}
 	r, err := bench.Run(a.ctx, o)
 	if r == nil {
 		return err
@@ -117,8 +137,8 @@ func (c *benchRunCmd) Run(a *app) error {
 	if e := c.print(a.stdout, r); err == nil {
 		err = e
 	}
-	if c.Out != "" {
-		if e := r.WriteFile(c.Out); err == nil {
+	if out != nil {
+		if e := r.Write(out); err == nil {
 			err = e
 		}
 	}
@@ -126,6 +146,17 @@ func (c *benchRunCmd) Run(a *app) error {
 		err = fmt.Errorf("%d of %d records failed, the first is %s on %s %s", len(failed), len(r.Records), failed[0].Kernel, failed[0].Op, failed[0].Case)
 	}
 	return err
+}
+
+// dtypeNames lists every dtype that ParseDType knows.
+func dtypeNames() (list []string) {
+	for t := range math.MaxUint8 {
+		name := tensor.DType(t).String()
+		if known, err := tensor.ParseDType(name); err == nil && known == tensor.DType(t) {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 func (c *benchRunCmd) print(w io.Writer, r *bench.Report) error {
@@ -196,14 +227,17 @@ func (c *abCmd) Run(a *app) error {
 	}
 	defer d.Close()
 	o.Device = d
-	r, err := bench.AB(a.ctx, o, c.A, c.B)
-	if err != nil {
-		return err
+	r, stopped := bench.AB(a.ctx, o, c.A, c.B)
+	if stopped != nil && (a.ctx.Err() == nil || r == nil || len(r.Cases) == 0) {
+		return stopped
 	}
 	if c.JSON {
 		err = a.printJSON(r)
 	} else {
 		err = r.Text(a.stdout)
+	}
+	if stopped != nil { // the cases until then were printed
+		return stopped
 	}
 	if err == nil && r.Failed() {
 		err = fmt.Errorf("the results of %s and %s lie too far apart", c.A, c.B)

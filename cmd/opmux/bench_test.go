@@ -13,7 +13,7 @@ import (
 
 func TestBenchPrintsRatesAndShares(t *testing.T) {
 	var r bench.Report
-	file := filepath.Join(t.TempDir(), "runs", "a.json")
+	file := filepath.Join(t.TempDir(), "a.json")
 	callJSON(t, &r, "bench", "--op", "matmul_bt_quant", "--format", "q4_0", "--m", "1,40", "--n", "256", "--k", "512", "--kernel", "portable",
 		"--threads", "1", "--count", "5", "--out", file)
 	require.Len(t, r.Records, 2)
@@ -102,11 +102,15 @@ func TestBenchUsage(t *testing.T) {
 	}{
 		{exitUsage, "is not SYMBOL=EXTENT", []string{"bench", "--op", "relu", "--shape", "H"}},
 		{exitUsage, "no whole number", []string{"bench", "--op", "relu", "--shape", "H=x"}},
-		{exitUsage, "unknown dtype", []string{"bench", "--op", "relu", "--dtype", "out=f17"}},
+		{exitInput, "there are f32, f16", []string{"bench", "--op", "relu", "--dtype", "out=f17"}},
+		{exitInput, `ops of "relu" take f32, f16, bf16`, []string{"bench", "--op", "relu", "--format", "f17"}},
+		{exitUsage, `ops of "relu" take f32, f16, bf16`, []string{"bench", "--op", "relu", "--format", "q4_0"}},
+		{exitInput, "no/such", []string{"bench", "--op", "relu", "--out", "no/such/folder.json"}},
+		{exitInput, "cublas", []string{"bench", "--op", "relu", "--kernel", "cublas"}},
 		{exitUsage, "neither a number", []string{"bench", "--op", "relu", "--attr", "x=y"}},
 		{exitUsage, "no op of", []string{"bench", "--op", "relu", "--shape", "Q=1"}},
 		{exitInput, "relupo", []string{"bench", "--op", "relupo"}},
-		{exitNoKernel, "cublas", []string{"ab", "--op", "relu", "--a", "cublas", "--b", "portable"}},
+		{exitInput, "cublas", []string{"ab", "--op", "relu", "--a", "cublas", "--b", "portable"}},
 		{exitUsage, "--op", []string{"ab", "--a", "portable", "--b", "reference"}},
 		{exitUsage, "--noise", []string{"bench", "compare", "a", "b", "--noise", "-1"}},
 		{exitInput, "no such file", []string{"bench", "compare", "a", "b"}},

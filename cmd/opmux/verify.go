@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/opmux/opmux/cpu"
@@ -15,7 +16,7 @@ import (
 
 type verifyCmd struct {
 	Op       string            `placeholder:"GLOB" help:"Ops by name, alias or family.mode."`
-	Kernel   string            `placeholder:"GLOB" help:"Kernels by name."`
+	Kernel   string            `placeholder:"GLOB" help:"Kernels by name or provider."`
 	Solution string            `placeholder:"NAME" help:"Kernels of this provider."`
 	Dtype    map[string]string `mapsep:"," placeholder:"OPERAND=DTYPE,..." help:"Dtypes of operands in every call; ops that have no such calls are left out."`
 	Shapes   string            `placeholder:"FILE" help:"JSON object, or list of objects, of extents by symbol ({\"M\":512,\"N\":64,\"K\":256}) to use in place of the corpus."`
@@ -29,6 +30,9 @@ type verifyCmd struct {
 
 // errVerify is a report with failures, which has been printed.
 var errVerify = errors.New("verification failed")
+
+// errShapes is a file of extents that cannot be used: a case that fits no op.
+var errShapes = fmt.Errorf("file of extents: %w", sample.ErrCase)
 
 // maxShapes bounds a file of extents.
 const maxShapes = 1 << 20
@@ -75,13 +79,17 @@ func (c *verifyCmd) Run(a *app) error {
 	if errors.Is(err, verify.ErrOption) {
 		return usage{err}
 	}
-	if err != nil {
+	if r == nil {
 		return err
 	}
+	stopped := err // what was verified until then is printed
 	if c.JSON {
 		err = a.printJSON(r)
 	} else {
 		err = r.WriteText(a.stdout)
+	}
+	if stopped != nil {
+		return stopped
 	}
 	if err == nil && !r.OK {
 		err = fmt.Errorf("%w: %d failed checks", errVerify, r.Total.Failures)
@@ -95,22 +103,30 @@ func readShapes(path string) (list []sample.Shape, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxShapes {
-		return nil, usagef("--shapes %s: want a regular file of at most %d bytes", path, maxShapes)
+	if !info.Mode().IsRegular() { // before opening: a pipe would block
+		return nil, fmt.Errorf("--shapes %s: no regular file: %w", path, errShapes)
 	}
-	b, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxShapes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxShapes {
+		return nil, fmt.Errorf("--shapes %s: over %d bytes: %w", path, maxShapes, errShapes)
 	}
 	var one sample.Shape
 	if err := json.Unmarshal(b, &one); err == nil && one != nil {
 		return []sample.Shape{one}, nil
 	}
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, usagef("--shapes %s: want an object of extents, or a list of them: %w", path, err)
+		return nil, fmt.Errorf("--shapes %s: %w: want an object of extents, or a list of them: %w", path, errShapes, err)
 	}
 	if len(list) == 0 {
-		return nil, usagef("--shapes %s: the list is empty", path)
+		return nil, fmt.Errorf("--shapes %s: the list is empty: %w", path, errShapes)
 	}
 	return list, nil
 }

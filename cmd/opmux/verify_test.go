@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -44,16 +46,17 @@ func TestVerifyCommand(t *testing.T) {
 	for _, bad := range []string{`[]`, `[1]`, `"x"`, `{`, `null`, `{"T": 1.5}`} {
 		write(bad)
 		code, _, errs := call(t, "verify", "--shapes", shapes)
-		require.Equal(t, exitUsage, code, "%s: %s", bad, errs)
+		require.Equal(t, exitInput, code, "%s: %s", bad, errs)
 	}
-	for _, args := range [][]string{{"--op", "["}, {"--dtype", "x=f99"}, {"--level", "endless"}, {"--shapes", t.TempDir()}, {"--threads", "-1"}} {
+	for _, args := range [][]string{{"--op", "["}, {"--level", "endless"}, {"--threads", "-1"}} {
 		code, _, errs := call(t, append([]string{"verify"}, args...)...)
 		require.Equal(t, exitUsage, code, "%v: %s", args, errs)
 	}
 	write(`{"no_symbol": 1}`)
-	for _, args := range [][]string{{"--op", "nothing_like_it"}, {"--kernel", "nothing*"}, {"--solution", "nobody"}, {"--shapes", shapes}, {"--shapes", "no/such/file"}} {
+	for _, args := range [][]string{{"--op", "nothing_like_it"}, {"--kernel", "nothing*"}, {"--solution", "nobody"}, {"--shapes", shapes}, {"--shapes", "no/such/file"}, {"--shapes", t.TempDir()}, {"--dtype", "x=f99"}} {
 		code, _, errs := call(t, append([]string{"verify"}, args...)...)
 		require.Equal(t, exitInput, code, "%v: %s", args, errs)
+		require.NotContains(t, errs, "map[")
 		require.Contains(t, errs, "next: ")
 	}
 }
@@ -90,4 +93,21 @@ func TestVerifyFails(t *testing.T) {
 	require.Contains(t, errs, "verification failed")
 	code, _, _ = call(t, "verify", "--op", "relu", "--kernel", "planted*", "--json")
 	require.Equal(t, exitFailure, code)
+}
+
+// TestVerifyInterrupted: what was verified is printed, in both forms, and the exit code says that it is not all.
+func TestVerifyInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	require.Equal(t, exitInterrupted, run(ctx, []string{"verify", "--op", "relu", "--json"}, &out, &errs))
+	var r verify.Report
+	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+	require.True(t, r.Interrupted)
+	require.False(t, r.OK)
+	out.Reset()
+	require.Equal(t, exitInterrupted, run(ctx, []string{"bench", "--op", "relu"}, &out, &errs))
+	require.Contains(t, out.String(), "interrupted: 0 of 1 cases were finished")
+	require.NotContains(t, out.String(), "context canceled")
+	require.Contains(t, errs.String(), "opmux: interrupted")
 }
