@@ -47,7 +47,7 @@ func (c *devicesCmd) Run(a *app) error {
 	}
 	n, why := threadFacts()
 	i := deviceInfo{ID: d.ID().String(), Name: d.Name(), State: caps.State.String(), Arch: caps.Arch, Units: caps.ComputeUnitCount,
-		Features: strings.Fields(cpu.FeatureNames(caps.Features)), Memory: caps.Memory.Total, Available: caps.Memory.Available, Threads: n, ThreadsBecause: why,
+		Features: strings.Fields(cpu.FeatureNames(caps.Features)), Memory: caps.Memory.Total, Available: caps.Memory.Available, Threads: n, ThreadsBecause: append([]string{}, why...),
 		Platform: caps.AsPlatform()}
 	if c.JSON {
 		return a.printJSON([]deviceInfo{i})

@@ -189,6 +189,14 @@ func (c *evalCmd) measure(a *app, s *session) error {
 	return nil
 }
 
+// regular refuses, as is, what exists and is no regular file; before opening, since a pipe would block.
+func regular(name string, is error) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file: %w", name, is)
+	}
+	return nil
+}
+
 // maxText bounds a text file.
 const maxText = 64 << 20
 

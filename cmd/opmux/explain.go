@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opmux/opmux/cpu"
 	"github.com/opmux/opmux/device"
+	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -19,12 +22,13 @@ type explainCmd struct {
 	Device    string   `default:"cpu:0" help:"Device of this machine, as kind:index."`
 	Platform  string   `placeholder:"FILE" help:"Explain for the machine that FILE describes (docs/platforms has some) in place of a device of this one."`
 	Specs     []string `placeholder:"FILE" sep:"none" help:"Add the kernels that FILE describes; may be given again."`
-	Sig       string   `placeholder:"ROLE=FORMAT,..." help:"Formats of the operands: a=bf16,b=q4_0. Without it every op of the operator is explained."`
+	Sig       string   `placeholder:"ROLE=FORMAT,..." help:"Formats of the operands: a=bf16,b=q4_0. Without it every op of the operator is listed with what may serve, and nothing is selected."`
 	Trait     []string `placeholder:"NAME=VALUE" sep:"none" help:"A property of the calls: head_dim=128; several values (1,16,64) want a kernel that takes each, any one that takes all. May be given again."`
 	Feature   []string `placeholder:"NAME" sep:"none" help:"A feature that the kernel must have; may be given again."`
 	Objective string   `default:"default" help:"What counts: default, latency, throughput, portability, determinism, batch_invariant or debug."`
 	Solution  string   `placeholder:"NAME" help:"Only kernels of this provider."`
 	Override  string   `placeholder:"TARGET" help:"What OPMUX_OVERRIDE would say: kernel:NAME, solution:NAME, !NAME, force:NAME."`
+	Verbose   bool     `short:"v" help:"For a device's op: also counters, and where each kernel was registered."`
 	JSON      bool     `name:"json" help:"Print JSON: with --sig one decision, else a list; for a device's op without a request its chain."`
 }
 
@@ -45,7 +49,7 @@ func (c *explainCmd) Run(a *app) error {
 	}
 	if c.Sig != "" {
 		if req.Signature, err = tensor.ParseSignature(c.Sig); err != nil {
-			return usagef("--sig: %w", err)
+			return fmt.Errorf("--sig: %w", err)
 		}
 	}
 	if c.Platform != "" {
@@ -61,18 +65,16 @@ func (c *explainCmd) Run(a *app) error {
 	if here := present(r); c.Platform == "" && !slices.Contains(here, req.Device) {
 		return fmt.Errorf("%v is not among the devices of this machine, %v: %w", req.Device, here, registry.ErrUnknownDevice)
 	}
+	if err := c.known(r); err != nil {
+		return err
+	}
 	switch op, own := r.Lookup(c.Op); {
 	case c.asks():
 		return c.decide(a, r, req)
 	case c.Op == "":
 		return c.list(a, r, req.Device)
 	case own:
-		e := r.Explain(op, req.Device)
-		if c.JSON {
-			return a.printJSON(e)
-		}
-		_, err := fmt.Fprintln(a.stdout, e)
-		return err
+		return c.chain(a, r, op, req.Device)
 	default:
 		return c.decide(a, r, req)
 	}
@@ -114,9 +116,122 @@ func (c *explainCmd) open(a *app) (r *registry.Registry, closeDevice func(), err
 	return r, closeDevice, nil
 }
 
+// known wants the provider, the features and the overriding kernel that the flags name to be those of some kernel.
+func (c *explainCmd) known(r *registry.Registry) error {
+	solutions, features := map[string]bool{registry.ReferenceProviderName: true}, map[string]bool{}
+	targets := map[string]bool{}
+	for _, name := range r.ListKernels("", "") {
+		s, err := r.DescribeKernel(name)
+		if err != nil {
+			return err
+		}
+		solutions[s.Solution], targets[s.Solution], targets[name] = true, true, true
+		for _, f := range s.Features {
+			features[f] = true
+		}
+	}
+	unknown := func(flag, name string, among map[string]bool) error {
+		if len(among) == 0 {
+			return fmt.Errorf("--%s %s: %w; no kernel declares any", flag, name, errUnknown)
+		}
+		return fmt.Errorf("--%s %s: %w; there are %s", flag, name, errUnknown, strings.Join(slices.Sorted(maps.Keys(among)), ", "))
+	}
+	if c.Solution != "" && !solutions[c.Solution] {
+		return unknown("solution", c.Solution, solutions)
+	}
+	for _, f := range c.Feature {
+		if !features[f] {
+			return unknown("feature", f, features)
+		}
+	}
+	if t, err := registry.ParseTarget(c.Override); c.Override != "" && err == nil && !targets[t.Name] && t.Name != registry.ReferenceProviderName {
+		return fmt.Errorf("--override %s: %w; 'opmux explain OP' lists the kernels of an op", c.Override, errUnknown)
+	}
+	return nil
+}
+
+// link is a kernel of a chain with what it takes and wants of a call, where it declares that.
+type link struct {
+	registry.Step
+	Signatures []string `json:"signatures,omitempty"`
+	Restricts  []string `json:"restricts,omitempty"`
+}
+
+// chained is an Explanation whose steps are links.
+type chained struct {
+	registry.Explanation
+	Chain   []link `json:"chain"`
+	Dropped []link `json:"dropped,omitempty"`
+}
+
+// chain prints the chain of an op on a device. One without a kernel is an error.
+func (c *explainCmd) chain(a *app, r *registry.Registry, op registry.Op, dev tensor.Device) error {
+	e := chained{Explanation: r.Explain(op, dev), Chain: []link{}}
+	declared := map[string]registry.Choice{}
+	for _, k := range r.Decide(registry.Request{Operator: r.OpName(op), Device: dev}).Choices {
+		declared[k.Kernel] = k
+	}
+	links := func(steps []registry.Step) (out []link) {
+		for _, s := range steps {
+			out = append(out, link{s, declared[s.Kernel].Signatures, declared[s.Kernel].Restricts})
+		}
+		return out
+	}
+	e.Chain, e.Dropped = append(e.Chain, links(e.Explanation.Chain)...), links(e.Explanation.Dropped)
+	var none error
+	if len(e.Chain) == 0 {
+		none = fmt.Errorf("%s on %v: %w can run", e.Op, dev, ops.ErrNoKernel)
+		if e.Error == "" {
+			e.Error = none.Error()
+		}
+	}
+	if c.JSON {
+		return errors.Join(a.printJSON(e), none)
+	}
+	rest := e.Explanation
+	rest.Chain, rest.Dropped = nil, nil
+	head, tail, _ := strings.Cut(rest.String(), "\n")
+	fmt.Fprintln(a.stdout, head)
+	for i, l := range e.Chain {
+		c.link(a, fmt.Sprintf("%d.", i+1), l)
+	}
+	for _, l := range e.Dropped {
+		c.link(a, "-", l)
+	}
+	if none != nil {
+		fmt.Fprintln(a.stdout, "  no kernel")
+	}
+	_, err := fmt.Fprint(a.stdout, tail)
+	return errors.Join(err, none)
+}
+
+// maxTakes bounds the signatures of one kernel that are printed.
+const maxTakes = 6
+
+func (c *explainCmd) link(a *app, mark string, l link) {
+	if c.Verbose {
+		fmt.Fprintf(a.stdout, "  %-3s %v\n", mark, l.Step)
+	} else {
+		fmt.Fprintf(a.stdout, "  %-3s %s  provider %s, tier %s, priority %d, %s\n", mark, l.Kernel, l.Provider, l.Tier, l.Priority, l.State)
+		if l.Detail != "" {
+			fmt.Fprintf(a.stdout, "        %s\n", l.Detail)
+		}
+	}
+	for i, s := range l.Signatures {
+		if i == maxTakes {
+			fmt.Fprintf(a.stdout, "        takes %d more\n", len(l.Signatures)-i)
+			break
+		}
+		fmt.Fprintf(a.stdout, "        takes %s\n", s)
+	}
+	for _, s := range l.Restricts {
+		fmt.Fprintf(a.stdout, "        wants %s\n", s)
+	}
+}
+
 func loadSpecs(r *registry.Registry, path string) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // before opening: a pipe would block
-		return fmt.Errorf("%s is no regular file: %w", path, registry.ErrSpec)
+	if err := regular(path, registry.ErrSpec); err != nil {
+		return err
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -144,10 +259,14 @@ func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) 
 				list = append(list, d)
 			}
 		}
+		failed = nobody(list, "any op")
 	case c.Sig != "":
 		d, err := c.one(r, req, c.Op)
 		if d == nil {
 			return err
+		}
+		if err == nil {
+			err = nobody([]*registry.Decision{d}, c.Op)
 		}
 		if c.JSON {
 			return errors.Join(a.printJSON(d), err)
@@ -155,19 +274,36 @@ func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) 
 		_, printErr := fmt.Fprint(a.stdout, d)
 		return errors.Join(printErr, err)
 	default:
-		ops, err := r.Covered(c.Op)
+		covered, err := r.Covered(c.Op)
 		if err != nil {
 			return err
 		}
-		for _, op := range ops {
+		for _, op := range covered {
 			d, err := c.one(r, req, r.OpName(op))
 			if d == nil {
 				return err
 			}
 			list, failed = append(list, d), errors.Join(failed, err)
 		}
+		if failed == nil {
+			failed = nobody(list, c.Op)
+		}
 	}
 	return errors.Join(c.print(a, list), failed)
+}
+
+// nobody is an error if no kernel of any decision can serve.
+func nobody(list []*registry.Decision, what string) error {
+	for _, d := range list {
+		if serves(d) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w can serve what was asked of %s", ops.ErrNoKernel, what)
+}
+
+func serves(d *registry.Decision) bool { // the kernels that do stand first
+	return len(d.Choices) > 0 && d.Choices[0].Verdict != "rejected"
 }
 
 func (c *explainCmd) print(a *app, list []*registry.Decision) error {
@@ -203,21 +339,25 @@ func (c *explainCmd) one(r *registry.Registry, req registry.Request, name string
 	case err != nil:
 		return nil, err
 	}
-	return r.Decide(req), err
+	d := r.Decide(req)
+	if !serves(d) && d.Error == "" {
+		d.Error = "no kernel can serve the request"
+	}
+	return d, err
 }
 
 // traits reads --trait by the schema of the request's ops.
 func (c *explainCmd) traits(r *registry.Registry, req *registry.Request) error {
-	ops, err := r.Covered(req.Operator)
+	covered, err := r.Covered(req.Operator)
 	if err != nil {
 		return err
 	}
-	defs := map[string]registry.TraitType{}
-	for _, op := range ops {
+	defs, sizes := map[string]registry.TraitType{}, map[string]bool{}
+	for _, op := range covered {
 		d, _ := r.Describe(op)
 		for _, t := range d.Traits {
 			for _, n := range append([]string{t.Name}, t.Aliases...) {
-				defs[n] = t.Type
+				defs[n], sizes[n] = t.Type, t.Unit != ""
 			}
 		}
 	}
@@ -243,7 +383,13 @@ func (c *explainCmd) traits(r *registry.Registry, req *registry.Request) error {
 		for word := range strings.SplitSeq(value, ",") {
 			v, err := registry.ParseTrait(typ, word)
 			if err != nil {
+				if _, long := strconv.ParseInt(word, 10, 64); typ == registry.TraitInt && errors.Is(long, strconv.ErrRange) {
+					return usagef("--trait %s: %s does not fit 64 bits", text, word)
+				}
 				return usagef("--trait %s: %w", text, err)
+			}
+			if n, ok := v.Int(); ok && n < 0 && sizes[name] {
+				return usagef("--trait %s: a size cannot be negative", text)
 			}
 			values = append(values, v)
 		}
@@ -258,7 +404,7 @@ func (c *explainCmd) traits(r *registry.Registry, req *registry.Request) error {
 
 // decisionTable prints a line for each op.
 func decisionTable(w io.Writer, list []*registry.Decision) error {
-	rows := [][]string{{"op", "kernels, best first", "rejected"}}
+	rows := [][]string{{"op", "rejected", "kernels that may serve, best first"}}
 	for _, d := range list {
 		var good []string
 		bad := 0
@@ -266,17 +412,20 @@ func decisionTable(w io.Writer, list []*registry.Decision) error {
 			if k.Verdict == "rejected" {
 				bad++
 			} else {
-				good = append(good, k.Kernel)
+				good = append(good, k.Provider)
 			}
 		}
-		rows = append(rows, []string{d.Op, strings.Join(good, " "), fmt.Sprint(bad)})
+		if len(good) == 0 {
+			good = []string{"no kernel"}
+		}
+		rows = append(rows, []string{d.Op, fmt.Sprint(bad), strings.Join(good, " ")})
 	}
 	return table(w, rows)
 }
 
 // list prints the chains of every op with a kernel on dev.
 func (c *explainCmd) list(a *app, r *registry.Registry, dev tensor.Device) error {
-	var all []registry.Explanation
+	all := []registry.Explanation{}
 	for _, e := range r.Snapshot().Ops {
 		if e.Device == dev.String() {
 			all = append(all, e)

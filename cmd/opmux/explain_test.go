@@ -22,10 +22,15 @@ const (
 // TestExplainForAnotherMachine asks about machines that are not here.
 func TestExplainForAnotherMachine(t *testing.T) {
 	var list []registry.Decision
-	callJSON(t, &list, "explain", "gemm.mm", "--platform", machines+"b200.json")
+	code, out, errs := call(t, "explain", "gemm.mm", "--platform", machines+"b200.json", "--json")
+	require.Equal(t, exitNoKernel, code)
+	require.Contains(t, errs, "no kernel can serve what was asked of gemm.mm")
+	require.NotContains(t, errs, "opmux explain OP")
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	require.NotEmpty(t, list)
 	for _, d := range list {
 		require.True(t, d.Planned)
+		require.NotEmpty(t, d.Error)
 		require.Equal(t, "NVIDIA B200", d.Platform.Name)
 		require.NotEmpty(t, d.Choices, d.Op)
 		for _, c := range d.Choices { // this build has CPU kernels only
@@ -43,7 +48,7 @@ func TestExplainForAnotherMachine(t *testing.T) {
 	fp8 := "block-fp8[storage=f8_e4m3fn, scale(block, storage=f32, block=128x128)]"
 	callJSON(t, &d, append(mm, "a="+fp8+",b="+fp8)...)
 	require.Equal(t, "flashinfer_mm_fp8_blockscale", d.Winner)
-	code, out, errs := call(t, append(mm, "a="+fp8+",b="+fp8)...)
+	code, out, errs = call(t, append(mm, "a="+fp8+",b="+fp8)...)
 	require.Zero(t, code, errs)
 	first := strings.Index(out, "flashinfer_mm_fp8_blockscale")
 	require.Positive(t, first)
@@ -53,7 +58,9 @@ func TestExplainForAnotherMachine(t *testing.T) {
 	// Without a signature: the kernels with the signatures that they take, for every op; without an op: every op.
 	callJSON(t, &list, "explain", "gemm.bmm", "--specs", described+"gemm.json", "--platform", machines+"mi350x.json")
 	require.Len(t, list, 1)
-	require.Equal(t, "gluon_bmm_gfx950", list[0].Winner)
+	require.Empty(t, list[0].Winner, "no signature, no winner")
+	require.Equal(t, "gluon_bmm_gfx950", list[0].Choices[0].Kernel)
+	require.Equal(t, "possible", list[0].Choices[0].Verdict)
 	require.Equal(t, []string{"a=dense[storage=f8_e4m3fn], b=dense[storage=f8_e4m3fn]"}, list[0].Choices[0].Signatures)
 	callJSON(t, &list, "explain", "--specs", described+"moe.json", "--specs", described+"sampling.json", "--platform", machines+"h100.json")
 	ops := map[string]bool{}
@@ -63,7 +70,8 @@ func TestExplainForAnotherMachine(t *testing.T) {
 	require.True(t, ops["moe.apply"] && ops["sampling.argmax"] && ops["matmul_bt"])
 	code, out, errs = call(t, "explain", "--platform", machines+"cpu-avx2.json")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "portable_matmul_bt")
+	require.Contains(t, out, "matmul_bt")
+	require.Contains(t, out, "avx2 portable reference")
 }
 
 // TestExplainRequestHere asks about calls on this machine.
@@ -71,31 +79,78 @@ func TestExplainRequestHere(t *testing.T) {
 	var list []registry.Decision
 	callJSON(t, &list, "explain", "matmul_bt_quant", "--override", "solution:reference")
 	require.Len(t, list, 1)
-	require.Equal(t, "reference_matmul_bt_quant", list[0].Winner)
+	require.Equal(t, "reference_matmul_bt_quant", list[0].Choices[0].Kernel)
 	require.Equal(t, "call", list[0].From)
 	callJSON(t, &list, "explain", "matmul_bt_quant", "--solution", "portable")
-	require.Equal(t, "portable_matmul_bt_quant", list[0].Winner)
+	require.Equal(t, "portable_matmul_bt_quant", list[0].Choices[0].Kernel)
 	callJSON(t, &list, "explain", "rms_norm", "--objective", "debug")
 	require.Equal(t, "debug", list[0].Objective)
-	require.Equal(t, "reference_rms_norm", list[0].Winner)
-	code, out, errs := call(t, "explain", "matmul_bt", "--override", "no_such_kernel")
+	require.Equal(t, "reference_rms_norm", list[0].Choices[0].Kernel)
+	code, out, errs := call(t, "explain", "matmul_bt", "--override", "kernel:reference_rms_norm")
 	require.Equal(t, exitNoKernel, code)
 	require.Contains(t, out, "reference_matmul_bt", "the record is printed all the same")
-	require.Contains(t, errs, "no_such_kernel")
+	require.Contains(t, errs, "reference_rms_norm")
+	for _, flag := range []string{"--override", "--solution", "--feature"} {
+		code, out, errs = call(t, "explain", "matmul_bt", flag, "nosuch")
+		require.Equal(t, exitInput, code, flag)
+		require.Empty(t, out, flag)
+		require.Contains(t, errs, flag+" nosuch: unknown name")
+	}
+}
+
+// A device's chain shows what its kernels declare, in lines that fit, and nothing is selected without a signature.
+func TestExplainDeclares(t *testing.T) {
+	code, out, errs := call(t, "explain", "matmul_bt_quant")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "takes a=dense[storage=f32], b=ggml[storage=q4_0]")
+	require.False(t, strings.HasSuffix(out, "\n\n"))
+	for line := range strings.Lines(out) {
+		require.LessOrEqual(t, len(line), 121, line)
+	}
+	var e struct {
+		Chain []struct {
+			Kernel, Tier          string
+			Signatures, Restricts []string
+		}
+	}
+	callJSON(t, &e, "explain", "matmul_bt_quant")
+	require.NotEmpty(t, e.Chain)
+	for _, l := range e.Chain {
+		require.Equal(t, l.Tier == "reference", len(l.Signatures) == 0, l.Kernel)
+	}
+	_, out, _ = call(t, "explain", "matmul_bt_quant", "-v")
+	require.Contains(t, out, "registered at")
+
+	amx := []string{"explain", "matmul_bt_quant", "--platform", machines + "cpu-avx512.json"}
+	code, out, errs = call(t, amx...)
+	require.Zero(t, code, errs)
+	require.NotContains(t, out, "selected")
+	require.Contains(t, out, "may serve")
+	var d registry.Decision
+	callJSON(t, &d, append(amx, "--sig", "a=f32,b=q4_0", "--trait", "m=64", "--trait", "k=4096", "--trait", "n=4096")...)
+	require.NotEmpty(t, d.Winner)
+	code, out, _ = call(t, "explain", "--platform", machines+"b200.json")
+	require.Equal(t, exitNoKernel, code)
+	require.Contains(t, out, "no kernel")
 }
 
 // TestExplainTraits asks for one value, for several, and for all.
 func TestExplainTraits(t *testing.T) {
 	ask := func(more ...string) (d registry.Decision) {
-		callJSON(t, &d, append([]string{"explain", "gemm.decode_gemv", "--specs", described + "gemm.json", "--platform", machines + "h100.json",
-			"--sig", "x=bf16,weight=bf16", "--trait", "n=4096", "--trait", "k=4096"}, more...)...)
+		code, out, errs := call(t, append([]string{"explain", "gemm.decode_gemv", "--specs", described + "gemm.json", "--platform", machines + "h100.json",
+			"--sig", "x=bf16,weight=bf16", "--trait", "n=4096", "--trait", "k=4096", "--json"}, more...)...)
+		require.NoError(t, json.Unmarshal([]byte(out), &d), errs)
+		require.Equal(t, d.Winner == "", code == exitNoKernel, errs)
 		return d
 	}
 	require.Equal(t, "triton_decode_gemv", ask("--trait", "m=8").Winner)
 	require.Equal(t, "triton_decode_gemv", ask("--trait", "m=1,8").Winner)
 	require.Equal(t, "torch_decode_gemv", ask("--trait", "m=1,9").Winner)
 	require.Equal(t, "torch_decode_gemv", ask("--trait", "m=any").Winner)
-	d := ask("--trait", "m=1", "--feature", "paged")
+	paged := filepath.Join(t.TempDir(), "paged.json") // a kernel of another op that has the feature: it is known
+	require.NoError(t, os.WriteFile(paged, []byte(`{"version":1,"operators":[{"name":"my.op","roles":["x"]}],"kernels":[{"name":"k","family":"my","mode":"op",
+		"solution":"s","kinds":["cuda"],"signatures":["x=bf16"],"features":["paged"],"unavailable":"a test"}]}`), 0o644))
+	d := ask("--trait", "m=1", "--feature", "paged", "--specs", paged)
 	require.Empty(t, d.Winner)
 	for _, c := range d.Choices {
 		require.True(t, slices.ContainsFunc(c.Why, func(w registry.Why) bool { return w.Kind == registry.WhyFeature && w.Name == "paged" }), c.Kernel)
@@ -141,11 +196,13 @@ func TestExplainBadInput(t *testing.T) {
 		"no such device at all": {exitInput, "cpu:0", []string{"--device", "cuda:0"}},
 		"malformed device":      {exitUsage, "", []string{"matmul_bt", "--device", "cuda:x"}},
 		"objective":             {exitUsage, "batch_invariant", []string{"matmul_bt", "--objective", "fast"}},
-		"signature":             {exitUsage, "bf17", []string{"matmul_bt", "--sig", "a=bf17"}},
+		"signature":             {exitInput, "bf17", []string{"matmul_bt", "--sig", "a=bf17"}},
 		"signature without op":  {exitUsage, "op", []string{"--sig", "a=bf16"}},
 		"roles":                 {exitNoKernel, "want", []string{"gemm.mm", "--specs", described + "gemm.json", "--sig", "a=bf16,c=bf16"}},
 		"trait without value":   {exitUsage, "NAME=VALUE", []string{"gemm.mm", "--specs", described + "gemm.json", "--trait", "m"}},
 		"trait of another type": {exitUsage, "int", []string{"gemm.mm", "--specs", described + "gemm.json", "--trait", "m=much"}},
+		"trait: negative size":  {exitUsage, "negative", []string{"matmul_bt", "--sig", "a=f32,b=f32", "--trait", "m=-5"}},
+		"trait: too long":       {exitUsage, "64 bits", []string{"matmul_bt", "--sig", "a=f32,b=f32", "--trait", "m=99999999999999999999"}},
 		"trait twice":           {exitUsage, "twice", []string{"gemm.mm", "--specs", described + "gemm.json", "--trait", "m=1", "--trait", "m=2"}},
 		"misspelt trait":        {exitInput, "head_dim", []string{"attention.mha_prefill", "--specs", described + "attention.json", "--trait", "head_din=128"}},
 		"trait left out":        {exitInput, "required", []string{"gemm.mm", "--specs", described + "gemm.json", "--sig", "a=bf16,b=bf16"}},

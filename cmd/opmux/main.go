@@ -1,7 +1,7 @@
 // Opmux runs language models on whatever kernels a machine has, and says which kernel ran and why.
 //
-// Exit codes: 0 success; 1 another failure; 2 wrong usage; 3 a file or value that cannot be used; 4 not enough memory or
-// context; 5 no kernel for a call; 130 interrupted.
+// Exit codes: 0 success; 1 another failure; 2 wrong usage; 3 a file, value or name that cannot be used; 4 not enough memory
+// or context; 5 no kernel for a call; 130 interrupted.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 
@@ -26,8 +27,13 @@ import (
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
 	"github.com/opmux/opmux/registry"
+	"github.com/opmux/opmux/tensor"
 	"github.com/opmux/opmux/verify"
 )
+
+// exitHelp is the part of --help about exit codes.
+const exitHelp = "Exit codes: 0 success; 1 another failure (a kernel is wrong, a result differs, something became slower); " +
+	"2 wrong usage; 3 a file, value or name that cannot be used; 4 not enough memory or context; 5 no kernel for a call; 130 interrupted."
 
 // Exit codes.
 const (
@@ -56,8 +62,9 @@ type commands struct {
 // app is what every command needs.
 type app struct {
 	ctx    context.Context
-	stdout io.Writer
+	stdout io.Writer // plain, as is stderr
 	stderr io.Writer
+	screen io.Writer // stderr as it is, for what draws there
 }
 
 func main() {
@@ -69,10 +76,11 @@ func main() {
 
 // run is main without the process: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	a := &app{ctx: ctx, stdout: stdout, stderr: stderr}
+	a := &app{ctx: ctx, stdout: plain{stdout}, stderr: plain{stderr}, screen: stderr}
+	stdout, stderr = a.stdout, a.stderr
 	exit := -1
 	parser, err := kong.New(&commands{}, kong.Name("opmux"), kong.Writers(stdout, stderr), kong.Exit(func(c int) { exit = c }),
-		kong.Description("The kernel multiplexer for Go inference servers. See 'opmux COMMAND --help'."),
+		kong.Description("The kernel multiplexer for Go inference servers. See 'opmux COMMAND --help'.\n\n"+exitHelp),
 		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Bind(a))
 	if err != nil {
 		fmt.Fprintln(stderr, "opmux:", err)
@@ -82,15 +90,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if exit >= 0 { // --help
 		return exit
 	}
+	if err == nil {
+		err = empty(cmd)
+	}
 	if err != nil {
-		fmt.Fprintf(stderr, "opmux: %v\nnext: opmux --help\n", err)
+		var parse *kong.ParseError
+		if errors.As(err, &parse) {
+			cmd = parse.Context
+		}
+		fmt.Fprintf(stderr, "opmux: %v\nnext: %s --help\n", err, command(cmd))
 		return exitUsage
 	}
 	err = cmd.Run(a)
 	if err == nil {
 		return 0
 	}
-	code, next := diagnose(err)
+	code, next := diagnose(err, command(cmd))
 	if code == exitInterrupted {
 		fmt.Fprintln(stderr, "opmux: interrupted")
 		return code
@@ -102,10 +117,53 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
+// command is how the command of a command line is called, "opmux" where there is none.
+func command(c *kong.Context) string {
+	if c == nil || c.Selected() == nil {
+		return "opmux"
+	}
+	return c.Selected().FullPath()
+}
+
+// empty refuses flags and arguments that were given an empty value, unless their tag is empty:"ok".
+func empty(c *kong.Context) error {
+	for _, p := range c.Path {
+		v, name := (*kong.Value)(nil), ""
+		switch {
+		case p.Flag != nil:
+			v, name = p.Flag.Value, "--"+p.Flag.Name
+		case p.Positional != nil:
+			v, name = p.Positional, p.Positional.Summary()
+		}
+		if v == nil || v.Tag.Get("empty") == "ok" {
+			continue
+		}
+		switch t := v.Target; t.Kind() {
+		case reflect.String, reflect.Map:
+			if t.Len() == 0 {
+				return usagef("%s: the value is empty", name)
+			}
+		case reflect.Slice:
+			if t.Len() == 0 {
+				return usagef("%s: the value is empty", name)
+			}
+			for i := range t.Len() {
+				if e := t.Index(i); e.Kind() == reflect.String && e.Len() == 0 {
+					return usagef("%s: a value is empty", name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // usage is an error in the way a command was called.
 type usage struct{ error }
 
 func usagef(format string, a ...any) error { return usage{fmt.Errorf(format, a...)} }
+
+// errUnknown is the name of a kernel, provider or feature that nothing here has.
+var errUnknown = errors.New("unknown name")
 
 // diagnoses map conditions to exit codes and to what a user can do; the first that matches counts.
 var diagnoses = []struct {
@@ -117,6 +175,7 @@ var diagnoses = []struct {
 	{llm.ErrContextFull, exitMemory, "use a shorter prompt or a longer --context"},
 	{llm.ErrMemory, exitMemory, "use a smaller --context, a smaller model, or raise --memory"},
 	{device.ErrOutOfMemory, exitMemory, "use a smaller --context or a smaller model"},
+	{errUnknown, exitInput, "'opmux ops' lists the ops, 'opmux explain OP' the kernels of one"},
 	{registry.ErrStrict, exitNoKernel, "run without --strict and OPMUX_STRICT, or see 'opmux explain OP'"},
 	{registry.ErrRequired, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
 	{ops.ErrNoKernel, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
@@ -127,7 +186,9 @@ var diagnoses = []struct {
 	{registry.ErrSpec, exitInput, ""}, {registry.ErrDuplicate, exitInput, ""},
 	{verify.ErrNothing, exitInput, "'opmux ops' lists the ops, their operands and kernels"},
 	{errVerify, exitFailure, "'opmux verify --kernel NAME --shrink' looks for the smallest call that fails"},
+	{tensor.ErrFormat, exitInput, "formats are dtypes, as bf16 or q4_0, or written out, as dense[storage=bf16]"},
 	{registry.ErrUnknownOp, exitInput, "'opmux ops' lists the ops"},
+	{registry.ErrUnknownName, exitInput, "'opmux ops' lists ops, operands and kernels"},
 	{registry.ErrUnknownDevice, exitInput, "'opmux devices' lists the devices"},
 	{device.ErrPlatform, exitInput, "'opmux devices --platform' writes such a file; docs/platforms has some"},
 	{errListen, exitInput, "give a free address of this machine; localhost:0 takes any free port"},
@@ -157,13 +218,17 @@ var diagnoses = []struct {
 	{fs.ErrPermission, exitInput, "check the permissions"},
 }
 
-func diagnose(err error) (code int, next string) {
+func diagnose(err error, command string) (code int, next string) {
 	var u usage
 	if errors.As(err, &u) {
-		return exitUsage, "opmux --help"
+		return exitUsage, command + " --help"
 	}
 	for _, d := range diagnoses {
-		if errors.Is(err, d.is) {
+		switch {
+		case !errors.Is(err, d.is):
+		case strings.Contains(d.next, "'"+command+" "): // it has just said what it knows
+			return d.code, command + " --help"
+		default:
 			return d.code, d.next
 		}
 	}

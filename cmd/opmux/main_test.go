@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,7 +150,17 @@ func TestExitCodes(t *testing.T) {
 		{0, "", []string{"--help"}},
 		{exitUsage, "--help", []string{"sing"}},
 		{exitUsage, "--help", []string{"generate", "--top-k", "many"}},
-		{exitUsage, "--help", []string{"eval"}},
+		{exitUsage, "opmux eval --help", []string{"eval"}},
+		{exitUsage, "opmux explain --help", []string{"explain", "--what"}},
+		{exitUsage, "--platform: the value is empty", []string{"explain", "--platform", ""}},
+		{exitUsage, "--override: the value is empty", []string{"explain", "rms_norm", "--override="}},
+		{exitUsage, "<op>", []string{"explain", ""}},
+		{exitUsage, "--op: the value is empty", []string{"verify", "--op", ""}},
+		{exitUsage, "--op: the value is empty", []string{"bench", "--op", ""}},
+		{exitUsage, "--trace: the value is empty", []string{"generate", "--trace", ""}},
+		{exitUsage, "--stop: a value is empty", []string{"generate", "--stop", ""}},
+		{exitUsage, "--model: the value is empty", []string{"generate", "-m", ""}},
+		{exitInput, "regular", []string{"generate", "-m", dir}},
 		{exitUsage, "--help", []string{"explain", "add", "--device", "quantum:0"}},
 		{exitInput, "path", []string{"generate", "-m", filepath.Join(dir, "absent.gguf")}},
 		{exitInput, "GGUF", []string{"generate", "-m", write("text.gguf", "this is no model")}},
@@ -168,4 +179,64 @@ func TestExitCodes(t *testing.T) {
 	cancel()
 	var out, errs bytes.Buffer
 	require.Equal(t, exitInterrupted, run(ctx, []string{"generate"}, &out, &errs))
+}
+
+// The help names every exit code.
+func TestHelpNamesExitCodes(t *testing.T) {
+	_, out, _ := call(t, "--help")
+	words := strings.Join(strings.Fields(out), " ")
+	for _, code := range []int{0, exitFailure, exitUsage, exitInput, exitMemory, exitNoKernel, exitInterrupted} {
+		require.Contains(t, words, fmt.Sprintf("%d ", code))
+	}
+	require.Contains(t, words, exitHelp)
+}
+
+// What names may contain reaches no terminal as it is.
+func TestPlainWriter(t *testing.T) {
+	var b bytes.Buffer
+	n, err := fmt.Fprint(plain{&b}, "a\x1b[31m\u202eb\r\u009b\tc\n\u00e9 \u200f")
+	require.NoError(t, err)
+	require.Equal(t, len("a\x1b[31m\u202eb\r\u009b\tc\n\u00e9 \u200f"), n)
+	require.Equal(t, `a\u001b[31m\u202eb\u000d\u009b`+"\tc\n\u00e9 \u200f", b.String())
+	b.Reset()
+	require.NoError(t, (&app{stdout: plain{&b}}).printJSON("x\u202ey"))
+	var back string
+	require.NoError(t, json.Unmarshal(b.Bytes(), &back))
+	require.Equal(t, "x\u202ey", back)
+	require.NotContains(t, b.String(), "\u202e")
+}
+
+// Tables have no blanks at the end, a cell is one line, and the last column is wrapped.
+func TestTable(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, table(&b, [][]string{{"head", "x", ""}, {"two\nlines", "y", strings.Repeat("word ", 40)}}))
+	lines := strings.Split(b.String(), "\n")
+	require.Equal(t, "head        x", lines[0])
+	require.True(t, strings.HasPrefix(lines[1], "two; lines  y  word word"), lines[1])
+	require.True(t, strings.HasPrefix(lines[2], strings.Repeat(" ", 15)+"word"), lines[2])
+	for _, l := range lines {
+		require.LessOrEqual(t, len(l), tableWidth)
+		require.Equal(t, strings.TrimRight(l, " "), l)
+	}
+	require.Equal(t, 40, strings.Count(b.String(), "word"))
+}
+
+// Listings in JSON hold arrays where there is nothing, and threads beyond what there is are told.
+func TestSmallPrint(t *testing.T) {
+	for _, args := range [][]string{{"explain"}, {"devices"}, {"ops"}, {"explain", "rms_norm"}} {
+		_, out, _ := call(t, append(args, "--json")...)
+		require.NotContains(t, out, "null", "%v", args)
+	}
+	code, _, errs := call(t, "generate", "-n", "1", "-q", "-t", "100000")
+	require.Zero(t, code, errs)
+	require.Contains(t, errs, "100000 threads asked for, ")
+}
+
+// What the registry says while text is streamed does not stand inside it.
+func TestTextAfterExplanations(t *testing.T) {
+	t.Setenv("OPMUX_EXPLAIN", "no_such_op")
+	code, out, errs := call(t, "generate", "-p", "In the beginning", "-n", "3", "-q")
+	require.Zero(t, code, errs)
+	require.True(t, strings.HasPrefix(out, "In the beginning"), out)
+	require.Equal(t, 1, strings.Count(out, "\n"), out)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/schollz/progressbar/v3"
 
@@ -51,6 +52,9 @@ func (a *app) openCPU(threads int) (*cpu.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n, why := cpu.Threads(threads); n < threads {
+		a.warn("%d threads asked for, %d taken: %s", threads, n, strings.Join(why, "; "))
+	}
 	for _, w := range registry.Default().Snapshot().Warnings { // variables and names that the environment got wrong
 		a.warn("%v", w)
 	}
@@ -68,7 +72,7 @@ func (f *modelFlags) open(a *app, quiet bool, o llm.Options, ready func(*cpu.Dev
 	}()
 	if f.Model == "" {
 		s.file, err = gguf.Parse(defaultModel)
-	} else {
+	} else if err = regular(f.Model, gguf.ErrMagic); err == nil {
 		s.file, err = gguf.Open(f.Model)
 	}
 	if err != nil {
@@ -109,7 +113,7 @@ func progress(a *app) func(done, total int64) {
 			return
 		}
 		if bar == nil {
-			bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(a.stderr), progressbar.OptionSetDescription("loading"),
+			bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(a.screen), progressbar.OptionSetDescription("loading"),
 				progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(1e8))
 		}
 		_ = bar.Set64(done) // a bar that cannot be drawn is no reason to stop

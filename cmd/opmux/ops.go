@@ -23,18 +23,24 @@ func (c *opsCmd) Run(a *app) error {
 	}
 	defer d.Close()
 	r := registry.Default()
-	kernels := map[string]map[string][]string{}
+	kernels, providers := map[string]map[string][]string{}, map[string][]string{}
 	for _, e := range r.Snapshot().Ops {
 		for _, s := range e.Chain {
 			if kernels[e.Op] == nil {
 				kernels[e.Op] = map[string][]string{}
 			}
 			kernels[e.Op][e.Device] = append(kernels[e.Op][e.Device], s.Kernel)
+			if e.Device == d.ID().String() {
+				providers[e.Op] = append(providers[e.Op], s.Provider)
+			}
 		}
 	}
-	var all []opInfo
-	rows := [][]string{{"op", "operands", "kernels on " + d.ID().String()}}
+	all := []opInfo{}
+	rows := [][]string{{"op", "kernels on " + d.ID().String(), "operands"}}
 	for _, desc := range r.Descriptors() {
+		if kernels[desc.Name] == nil {
+			kernels[desc.Name] = map[string][]string{}
+		}
 		all = append(all, opInfo{desc, kernels[desc.Name]})
 		var operands []string
 		for _, o := range desc.Operands {
@@ -44,7 +50,7 @@ func (c *opsCmd) Run(a *app) error {
 			}
 			operands = append(operands, s)
 		}
-		rows = append(rows, []string{desc.Name, strings.Join(operands, " "), strings.Join(kernels[desc.Name][d.ID().String()], " ")})
+		rows = append(rows, []string{desc.Name, strings.Join(providers[desc.Name], " "), strings.Join(operands, " ")})
 	}
 	if c.JSON {
 		return a.printJSON(all)

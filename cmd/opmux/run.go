@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/opmux/opmux/internal/opfile"
+	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
 	"github.com/opmux/opmux/tensor"
 )
@@ -129,9 +130,9 @@ func knownKernel(op registry.Op, opName string, dev tensor.Device, name string) 
 		names = append(names, fmt.Sprintf("%s (%s)", s.Kernel, s.Provider))
 	}
 	if len(names) == 0 {
-		return usagef("%s has no kernels on %v", opName, dev)
+		return fmt.Errorf("%s has no kernels on %v: %w", opName, dev, ops.ErrNoKernel)
 	}
-	return usagef("no kernel %q of %v on %v; there are %s", name, opName, dev, strings.Join(names, ", "))
+	return fmt.Errorf("no kernel %q of %v on %v; there are %s: %w", name, opName, dev, strings.Join(names, ", "), errUnknown)
 }
 
 // since leaves of after what has been counted since before.
