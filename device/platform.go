@@ -1,6 +1,7 @@
 package device
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -299,6 +300,57 @@ func jsonError(err error) error {
 	return &PlatformError{field, err.Error(), err}
 }
 
+// ByteOrderMark is what some editors put before UTF-8; readers of JSON files skip it.
+const ByteOrderMark = "\xef\xbb\xbf"
+
+// repeated returns a key that an object in data has twice, with its path, "" if none has. What is no JSON is for others
+// to refuse.
+func repeated(data []byte) string {
+	type object struct {
+		path, key string
+		value     bool            // the key's comes next
+		seen      map[string]bool // nil: a list
+	}
+	var open []object
+	for d := json.NewDecoder(bytes.NewReader(data)); ; {
+		t, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		var top *object
+		if len(open) > 0 {
+			top = &open[len(open)-1]
+		}
+		if key, ok := t.(string); ok && top != nil && top.seen != nil && !top.value {
+			if top.key = top.path + key; top.seen[key] {
+				return top.key
+			}
+			top.seen[key], top.value = true, true
+			continue
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			o := object{}
+			if top != nil {
+				o.path = top.path
+				if top.seen != nil {
+					o.path = top.key + "."
+				}
+			}
+			if t == json.Delim('{') {
+				o.seen = map[string]bool{}
+			}
+			open = append(open, o)
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+		}
+		if len(open) > 0 { // a value is complete
+			open[len(open)-1].value = false
+		}
+	}
+}
+
 // maxPlatformFile bounds a platform's file.
 const maxPlatformFile = 1 << 20
 
@@ -311,6 +363,10 @@ func LoadPlatform(r io.Reader) (*Platform, error) {
 	}
 	if len(data) > maxPlatformFile {
 		return nil, bad("text", "over %d bytes", maxPlatformFile)
+	}
+	data = bytes.TrimPrefix(data, []byte(ByteOrderMark))
+	if key := repeated(data); key != "" {
+		return nil, bad(clip(key), "stands there twice")
 	}
 	var p *Platform
 	if err := json.Unmarshal(data, &p); err != nil {

@@ -364,3 +364,22 @@ func FuzzLoadPlatform(f *testing.F) {
 		require.Equal(t, p.Fingerprint(), back.Fingerprint())
 	})
 }
+
+// A key that stands twice is an error at any depth; the mark that some editors put before the text is skipped.
+func TestPlatformText(t *testing.T) {
+	text := `{"vendor": "cpu", "kind": "cpu", "name": "a", "count": 1, "libraries": [{"name": "x", "version": "1"}, {"name": "y"}]}`
+	p, err := device.LoadPlatform(strings.NewReader(device.ByteOrderMark + text))
+	require.NoError(t, err)
+	require.Equal(t, "a", p.Name)
+	for twice, field := range map[string]string{
+		strings.Replace(text, `"count": 1`, `"count": 1, "name": "b"`, 1):          "name",
+		strings.Replace(text, `{"name": "y"}`, `{"name": "y", "name": "name"}`, 1): "libraries.name",
+		strings.Replace(text, `"count": 1`, `"count": 1, "count": 1`, 1):           "count",
+	} {
+		_, err := device.LoadPlatform(strings.NewReader(twice))
+		var e *device.PlatformError
+		require.ErrorAs(t, err, &e, twice)
+		require.Equal(t, field, e.Field)
+		require.ErrorContains(t, err, "stands there twice")
+	}
+}

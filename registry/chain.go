@@ -253,6 +253,9 @@ func (c *chain) finish() {
 		return
 	}
 	c.err = &NoProviderError{Op: c.slot.op, OpName: c.slot.desc.Name, Device: c.slot.dev, Reference: c.refWhy}
+	if c.choice.unknown != nil {
+		c.err.Override = c.choice.String()
+	}
 	for _, d := range c.dropped {
 		c.err.Candidates = append(c.err.Candidates, d.candidate())
 	}

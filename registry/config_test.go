@@ -250,12 +250,11 @@ func TestConfigFromOptions(t *testing.T) {
 	require.Equal(t, good, r.ConfigStatus().Path)
 	require.Len(t, r.Snapshot().Warnings, 1)
 	for path, want := range map[string]string{
-		write("broken.json", `{"version": 1,`):                             "ends too early",
-		write("stale.json", `{"version": 1, "rules": [{"use": "gone"}]}`):  `"gone": unknown name`,
-		write("lost.json", `{"version": 1, "quarantine": "nowhere.json"}`): "nowhere.json",
-		write("list.json", `{"version": 1, "quarantine": "broken.json"}`):  "broken.json:1:15: the text ends too early",
-		filepath.Join(dir, "nowhere.json"):                                 "nowhere.json",
-		dir:                                                                "not a regular file",
+		write("broken.json", `{"version": 1,`):                            "ends too early",
+		write("stale.json", `{"version": 1, "rules": [{"use": "gone"}]}`): `"gone": unknown name`,
+		write("list.json", `{"version": 1, "quarantine": "broken.json"}`): "quarantine file: " + filepath.Join(dir, "broken.json:1:15: the text ends too early"),
+		filepath.Join(dir, "nowhere.json"):                                "nowhere.json",
+		dir:                                                               "not a regular file",
 	} {
 		var rec recorder
 		r, op := traited(t, Options{Config: path, Observer: &rec})

@@ -116,7 +116,7 @@ type Decision struct {
 	From      string            `json:"override_from,omitempty"`
 	Table     string            `json:"table"` // digest of the registry's table
 	Snapshot  uint64            `json:"snapshot"`
-	Kept      bool              `json:"kept,omitempty"` // Select has the answer ready
+	Kept      bool              `json:"kept,omitempty"`   // Select has the answer ready
 	Winner    string            `json:"winner,omitempty"` // none where the request has no signature: each call decides
 	Choices   []Choice          `json:"choices"`
 	Ties      []string          `json:"ties,omitempty"` // kernels that only their names told apart from the winner
@@ -256,7 +256,9 @@ func (e *OverrideError) Error() string {
 			fmt.Fprintf(&b, "%s: %s; ", c.Kernel, clipTo(w.String(), maxWhy))
 		}
 	}
-	if named == 0 {
+	if e.q.choice.unknown != nil {
+		b.WriteString(strings.TrimPrefix(e.q.choice.unknown.Error(), "registry: "))
+	} else if named == 0 {
 		fmt.Fprintf(&b, "names no kernel of %s; ", e.q.d.Name)
 	}
 	return strings.TrimSuffix(b.String(), "; ")

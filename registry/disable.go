@@ -29,6 +29,9 @@ func parseEntry(text string) (entry, error) {
 	parts := strings.Split(text, "@")
 	e := entry{text: text, name: parts[0]}
 	if err := checkName("kernel or provider", e.name); err != nil {
+		if op, kernel, ok := strings.Cut(text, "="); ok && checkName("op", op) == nil && checkName("kernel", kernel) == nil {
+			return entry{}, fmt.Errorf("registry: %q: a kernel of one op is written %s@%s here: %w", clip(text), kernel, op, ErrName)
+		}
 		return entry{}, err
 	}
 	for _, q := range parts[1:] {
@@ -113,6 +116,51 @@ next:
 	return out
 }
 
+// unknown says what of an entry is not registered: the op, the name, or the two together. by is "kernel" or "solution"
+// where the name stands for one of these only. Nil if it names something.
+func (s *state) unknown(e entry, by string) error {
+	t := Target{Name: e.name, By: by}
+	err := &UnknownNameError{Name: e.text}
+	if e.op != "" && len(s.ops.named(e.op)) == 0 {
+		err.Part, err.Near = fmt.Sprintf("no op is called %q", clip(e.op)), near(e.op, s.ops.operatorNames())
+		return err
+	}
+	var ops, kinds []string
+	for k, list := range s.regs {
+		if !slices.ContainsFunc(list, func(g *Registration) bool { return t.Matches(g.p.Kernel, g.p.Name) }) {
+			continue
+		}
+		about := e.about(s.ops, k.op)
+		if about && (!e.hasDev || e.dev.Kind == k.kind) {
+			return nil
+		}
+		if ops = append(ops, s.ops.desc(k.op).Name); about {
+			kinds = append(kinds, k.kind.String())
+		}
+	}
+	some := func(list []string) string {
+		slices.Sort(list)
+		if list = slices.Compact(list); len(list) > 4 {
+			list = append(list[:4:4], "...")
+		}
+		return strings.Join(list, ", ")
+	}
+	switch {
+	case len(kinds) > 0:
+		err.Part = fmt.Sprintf("%s has no kernel for %v; it has for %s", e.name, e.dev.Kind, some(kinds))
+	case len(ops) > 0:
+		err.Part = fmt.Sprintf("%s has no kernel for %s; it has for %s", e.name, e.op, some(ops))
+	case by != "" && s.registered(Target{Name: e.name}):
+		err.Part = fmt.Sprintf("%s is the name of a %s, not of a %s", e.name, map[string]string{"kernel": "solution", "solution": "kernel"}[by], by)
+	default:
+		err.Near = s.nearest(e.name)
+		if strings.Contains(e.text, "@") {
+			err.Part = fmt.Sprintf("no kernel or provider is called %q", clip(e.name))
+		}
+	}
+	return err
+}
+
 // Disable takes kernels out of every chain until restore is called: entries are a kernel's or a provider's name, alone
 // or as name@op, name@device ("name@cuda", "name@cuda:1") or with both qualifiers. It returns after the new chains are
 // published. An entry that matches nothing registered is an error (*UnknownNameError with the nearest names) and then
@@ -128,7 +176,7 @@ func (r *Registry) Disable(entries ...string) (restore func(), err error) {
 	}
 	err = r.mutate(func(s *state) error {
 		for _, e := range s.unmatched(set.entries) {
-			return &UnknownNameError{Name: e.text, Near: s.nearest(e.name)}
+			return s.unknown(e, "")
 		}
 		s.disabled = append(slices.Clone(s.disabled), set)
 		s.touchNamed(set.entries)

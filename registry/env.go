@@ -67,8 +67,8 @@ var variables = []variable{
 		}
 		return fmt.Errorf("%q is not off, warn or allow", clip(v))
 	}},
-	{"OPMUX_OVERRIDE", "", "op=target;...: what heads the op's chain: kernel:NAME, solution:NAME, NAME, !NAME (all but it), force:NAME (unchecked); unknown names are warnings", func(o *Options, v string) error { return pairs(&o.Override, v) }},
-	{"OPMUX_FORCE", "", "op=target;...: the op's only target; beats every other choice; unknown names are warnings", func(o *Options, v string) error { return pairs(&o.Force, v) }},
+	{"OPMUX_OVERRIDE", "", "op=target;...: what heads the op's chain: kernel:NAME, solution:NAME, NAME, !NAME (all but it), force:NAME (unchecked); the op is not served where nothing is called NAME", func(o *Options, v string) error { return pairs(&o.Override, v) }},
+	{"OPMUX_FORCE", "", "op=target;...: the op's only target; beats every other choice; the op is not served where nothing is called like it", func(o *Options, v string) error { return pairs(&o.Force, v) }},
 	{"OPMUX_CONFIG", "", "JSON file of rules that choose kernels, read once; a file that is broken or names what does not exist is ignored and reported", text(func(o *Options) *string { return &o.Config })},
 	{"OPMUX_EXPLAIN", "", "ops whose chain is printed at the first launch; comma list or all", func(o *Options, v string) error {
 		o.Explain = list(v, ",")

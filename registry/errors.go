@@ -53,19 +53,24 @@ func (c Candidate) String() string {
 }
 
 // NoProviderError says that no usable provider serves an op on a device. It is built when the chain is compiled, not
-// when a lookup fails. It is ErrNoKernel, and ErrDisabled too when only disabling stands between a provider and its use.
+// when a lookup fails. It is ErrNoKernel, and ErrDisabled too when only disabling stands between a provider and its use,
+// and ErrOverride where an option names something unknown.
 type NoProviderError struct {
 	Op         Op
 	OpName     string
 	Device     tensor.Device
 	Candidates []Candidate
 	Reference  string // why no reference kernel was borrowed; empty on the CPU
+	Override   string // which option wants a name that nothing registered has, with near ones; the op is not served without it
 }
 
 // Error names the op, the device, every candidate with its reason, and the next step.
 func (e *NoProviderError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "registry: %s on %v: %v", e.OpName, e.Device, ErrNoKernel)
+	if e.Override != "" {
+		return b.String() + ": " + e.Override
+	}
 	if len(e.Candidates) == 0 {
 		b.WriteString(": no provider is registered")
 	}
@@ -78,8 +83,11 @@ func (e *NoProviderError) Error() string {
 	return b.String()
 }
 
-// Is reports ErrNoKernel, and ErrDisabled if a candidate is only disabled.
+// Is reports ErrNoKernel, ErrDisabled if a candidate is only disabled, and ErrOverride if Override says something.
 func (e *NoProviderError) Is(target error) bool {
+	if target == ErrOverride {
+		return e.Override != ""
+	}
 	if target == ErrDisabled {
 		for _, c := range e.Candidates {
 			if c.Why == DropDisabled {
@@ -197,15 +205,21 @@ func (e *SignatureError) Unwrap() error { return ErrSignature }
 // UnknownNameError says that a kernel, provider or op name is not registered. It is ErrUnknownName.
 type UnknownNameError struct {
 	Name string
-	Near []string // the nearest known names
+	Part string   // what is wrong where it is not the name itself: "no op is called ..."
+	Near []string // the nearest known names of that part
 }
 
 // Error names the unknown name and the nearest known ones.
 func (e *UnknownNameError) Error() string {
-	if len(e.Near) == 0 {
-		return fmt.Sprintf("registry: %q: %v", e.Name, ErrUnknownName)
+	what := e.Part
+	if what == "" {
+		what = ErrUnknownName.Error()
 	}
-	return fmt.Sprintf("registry: %q: %v; nearest: %s", e.Name, ErrUnknownName, strings.Join(e.Near, ", "))
+	s := fmt.Sprintf("registry: %q: %s", e.Name, what)
+	if len(e.Near) > 0 {
+		s += "; nearest: " + strings.Join(e.Near, ", ")
+	}
+	return s
 }
 
 // Unwrap returns ErrUnknownName.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/opmux/opmux/device"
 )
 
 // jsonNode is a JSON value that knows where it stands, so that a message about a file can say the line.
@@ -76,6 +78,7 @@ func readJSON(r io.Reader, name string) (*jsonFile, jsonNode, error) {
 	if err != nil {
 		return nil, jsonNode{}, fmt.Errorf("registry: %s: %w", name, err)
 	}
+	data = bytes.TrimPrefix(data, []byte(device.ByteOrderMark))
 	f := &jsonFile{name: name, data: data, dec: json.NewDecoder(bytes.NewReader(data))}
 	f.dec.UseNumber()
 	f.lines = []int{0}

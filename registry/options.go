@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -54,7 +53,7 @@ func (s *state) applyOptions() {
 		set.entries = append(set.entries, e)
 	}
 	for _, e := range s.unmatched(set.entries) {
-		s.warnUnknown("disable", e.name)
+		s.warn("disable", strings.TrimPrefix(s.unknown(e, "").Error(), "registry: "))
 	}
 	s.choices = &choices{force: s.targets("force", s.opts.Force), override: s.targets("override", s.opts.Override)}
 	for _, n := range s.opts.FallbackOnFailure {
@@ -80,13 +79,19 @@ func (s *state) targets(option string, m map[string]string) []named {
 	for _, n := range out {
 		if len(s.ops.named(n.op)) == 0 {
 			s.warnUnknown(option, n.op)
-		} else if len(s.unmatched([]entry{{name: n.target.Name}})) > 0 {
-			s.warnUnknown(option, n.target.Name)
-		} else if len(s.unmatched([]entry{{name: n.target.Name, op: n.op}})) > 0 {
-			s.warn(option, fmt.Sprintf("%s: %q is no kernel or solution of this op", n.op, n.target.Name))
+		} else if err := s.unknownTarget(n); err != nil {
+			s.warn(option, n.op+": "+strings.TrimPrefix(err.Error(), "registry: "))
 		}
 	}
 	return out
+}
+
+// unknownTarget says why an option's target can be no kernel of its op, on any kind of device; nil if it can.
+func (s *state) unknownTarget(n named) error {
+	if n.target.Name == ReferenceProviderName {
+		return nil
+	}
+	return s.unknown(entry{text: n.target.Name, name: n.target.Name, op: n.op}, n.target.By)
 }
 
 func (s *state) warn(name, text string) {

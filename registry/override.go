@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,6 +106,43 @@ type named struct {
 type choices struct {
 	force, override []named // by op name
 	config          *bound  // nil: none
+
+	unknown map[Target]*UnknownNameError // those of force and override that nothing registered is called by, on no kind of device
+}
+
+// noticeUnknown brings choices.unknown up to date, and marks every chain if that changed.
+func (s *state) noticeUnknown() {
+	if s.choices == nil {
+		return
+	}
+	unknown := map[Target]*UnknownNameError{}
+	for _, n := range slices.Concat(s.choices.force, s.choices.override) {
+		if t := n.target; !t.Exclude && t.Name != ReferenceProviderName && unknown[t] == nil {
+			err := s.choices.unknown[t]
+			if s.registered(t) {
+				continue
+			}
+			if err == nil {
+				errors.As(s.unknown(entry{text: t.String(), name: t.Name}, t.By), &err)
+			}
+			unknown[t] = err
+		}
+	}
+	if !maps.Equal(unknown, s.choices.unknown) {
+		next := *s.choices
+		next.unknown = unknown
+		s.choices, s.dirtyAll = &next, true
+	}
+}
+
+// registered reports whether t names a kernel of some op on some kind of device.
+func (s *state) registered(t Target) bool {
+	for _, list := range s.regs {
+		if slices.ContainsFunc(list, func(g *Registration) bool { return t.Matches(g.p.Kernel, g.p.Name) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // namedTargets parses an option's map, by name. What is malformed is reported to bad and left out.
@@ -214,7 +252,8 @@ func (c *choiceRequest) here(t Target) bool {
 type choice struct {
 	target      Target
 	from        string
-	only        bool // nothing but the target
+	only        bool              // nothing but the target
+	unknown     *UnknownNameError // nothing at all is called like the target: no call of the op is served
 	err         error
 	exclude     []Target
 	excludeFrom []string
@@ -230,8 +269,9 @@ func (s *choices) choose(ops *opSet, c choiceRequest) (out choice) {
 		s = &choices{}
 	}
 	option := func(list []named, from string, only bool) {
-		if t := closest(list, ops, c.op, c.operator); out.from == "" && !t.IsZero() && c.here(t) {
-			out = choice{target: t, from: from, only: only}.settled()
+		t := closest(list, ops, c.op, c.operator)
+		if unknown := s.unknown[t]; out.from == "" && !t.IsZero() && (unknown != nil || c.here(t)) {
+			out = choice{target: t, from: from, only: only, unknown: unknown}.settled()
 		}
 	}
 	option(s.force, fromForce, true)
@@ -283,7 +323,10 @@ func (c *choice) excluded(kernel, solution string) string {
 // String says who wants what, "" for no choice.
 func (c *choice) String() string {
 	var parts []string
-	if !c.target.IsZero() {
+	switch {
+	case c.unknown != nil:
+		parts = append(parts, c.from+" wants "+strings.TrimPrefix(c.unknown.Error(), "registry: "))
+	case !c.target.IsZero():
 		parts = append(parts, c.from+" wants "+c.target.String())
 	}
 	for i, t := range c.exclude {
@@ -307,7 +350,7 @@ func (s *state) override(op Op, dev tensor.Device) choice {
 // overridden returns c as ch makes it: the target's kernels first, or alone; also benched ones that wait to be asked for,
 // and all benched ones with Force; nothing that
 // is excluded. Where the target is registered but no kernel of it usable, the chain is empty, so that the choice is never
-// silently ignored.
+// silently ignored; so where nothing at all is called like it.
 func (c *chain) overridden(ch choice) *chain {
 	n := &chain{slot: c.slot, all: c.all, floors: c.floors, refWhy: c.refWhy, fallOn: c.fallOn, entry: c.entry, base: c, choice: ch}
 	t, here := ch.target.narrow(c.all), ch.from == fromContext || ch.from == fromTest

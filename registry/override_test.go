@@ -80,7 +80,7 @@ func TestOverrideTargets(t *testing.T) {
 		"b":                  {"b", "a", NativeProviderName},
 		"kernel:b_probe":     {"b", "a", NativeProviderName},
 		"solution:b":         {"b", "a", NativeProviderName},
-		"kernel:b":           {"a", "b", NativeProviderName}, // no such kernel
+		"kernel:b":           nil, // no such kernel
 		"!a":                 {"b", NativeProviderName},
 		"kernel:!b_probe":    {"a", NativeProviderName},
 		"solution:!a":        {"b", NativeProviderName},
@@ -91,7 +91,7 @@ func TestOverrideTargets(t *testing.T) {
 			r, op := abc(t, Options{Override: map[string]string{name: target}})
 			switch {
 			case target == "kernel:b":
-				require.Empty(t, r.Explain(op, cpu0).Override, "it makes nothing of the chain")
+				require.Equal(t, `OPMUX_OVERRIDE wants "kernel:b": b is the name of a solution, not of a kernel`, r.Explain(op, cpu0).Override)
 			case !strings.Contains(target, "!"):
 				require.Contains(t, r.Explain(op, cpu0).String(), "  override: OPMUX_OVERRIDE wants "+target)
 			default:
@@ -148,7 +148,7 @@ func TestOverrideOfAnotherOp(t *testing.T) {
 	r, op := abc(t, Options{Override: map[string]string{"probe": "z"}})
 	add(t, r, define(t, r, "other"), tensor.CPU, OpProvider{Name: "z"})
 	require.Equal(t, "a", launched(t, r.NewQueue(nil), op))
-	require.Equal(t, []Warning{{"override", `probe: "z" is no kernel or solution of this op`}}, r.Snapshot().Warnings)
+	require.Equal(t, []Warning{{"override", `probe: "z": z has no kernel for probe; it has for other`}}, r.Snapshot().Warnings)
 }
 
 // W3: OPMUX_FORCE beats the context, the context OPMUX_OVERRIDE; a queue's scope is its own.
@@ -193,7 +193,7 @@ func TestOverrideOfAnotherDevice(t *testing.T) {
 		"own":        {"own", ReferenceProviderName, ReferenceProviderName},
 		"slow":       {"own", ReferenceProviderName, ReferenceProviderName},
 		"vt-cpu-ref": {ReferenceProviderName, ReferenceProviderName, "own"},
-		"nobody":     {"own", ReferenceProviderName, ReferenceProviderName},
+		"nobody":     nil, // an error on every device
 	} {
 		r, op := probe(t, Options{Override: map[string]string{"probe": target}})
 		add(t, r, op, tensor.CPU, OpProvider{Name: "fast", Priority: 5})

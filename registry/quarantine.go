@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -41,6 +42,7 @@ var shipped = sync.OnceValue(func() *quarantine {
 // quarantine is one list with the shipped one under it. It does not change.
 type quarantine struct {
 	entries, lifts []quarantineEntry
+	note           string // why there are none
 }
 
 type quarantineEntry struct {
@@ -53,17 +55,81 @@ type quarantineEntry struct {
 	spot             spot
 }
 
-// readQuarantine reads the file that c names; nil where there is none.
+// readQuarantine reads the file that c names; nil where c names none. One that is not there is a list with a note.
 func (c *Config) readQuarantine() (*quarantine, error) {
 	if c == nil || c.quarantine == "" {
 		return nil, nil
 	}
 	f, err := openRegular(c.quarantine)
+	if errors.Is(err, os.ErrNotExist) {
+		return &quarantine{note: c.quarantine + ": there is no such file; nothing is quarantined or lifted by it"}, nil
+	}
 	if err != nil {
-		return nil, err
+		return nil, &roleError{"quarantine", err}
 	}
 	defer f.Close()
-	return loadQuarantine(f, c.quarantine)
+	q, err := loadQuarantine(f, c.quarantine)
+	if err != nil {
+		return nil, &roleError{"quarantine", err}
+	}
+	return q, nil
+}
+
+// roleError says what a file that a configuration names is for; err names the file.
+type roleError struct {
+	role string
+	err  error
+}
+
+// Error is "registry: quarantine file: FILE:LINE:COL: cause".
+func (e *roleError) Error() string {
+	return fmt.Sprintf("registry: %s file: %s", e.role, strings.ReplaceAll(strings.TrimPrefix(e.err.Error(), "registry: "), "\nregistry: ", "\n"))
+}
+
+// Unwrap returns the cause.
+func (e *roleError) Unwrap() error { return e.err }
+
+// notes says what of q can have no effect: names that nothing registered has, and vendors that no device has which the
+// kernels are for.
+func (q *quarantine) notes(s *state) (out []string) {
+	if q == nil {
+		return nil
+	}
+	if q.note != "" {
+		return []string{"quarantine file: " + q.note}
+	}
+	for _, e := range slices.Concat(q.entries, q.lifts) {
+		if len(out) == maxConfigErrors {
+			return append(out, "quarantine file: "+e.spot.File+": more entries have no effect")
+		}
+		if why := e.idle(s); why != "" {
+			out = append(out, "quarantine file: "+strings.TrimPrefix(e.spot.wrong("%s: the entry has no effect", why).Error(), "registry: "))
+		}
+	}
+	return out
+}
+
+// idle says why e can be about no kernel of this process, "" if it can.
+func (e *quarantineEntry) idle(s *state) string {
+	if err := s.unknown(entry{text: e.target.Name, name: e.target.Name, op: e.op}, e.target.By); err != nil {
+		return strings.TrimPrefix(err.Error(), "registry: ")
+	}
+	var theirs []string
+	for k, list := range s.regs {
+		if e.op != "" && s.ops.means(e.op, k.op) == 0 || !slices.ContainsFunc(list, func(g *Registration) bool { return e.target.Matches(g.p.Kernel, g.p.Name) }) {
+			continue
+		}
+		for dev, at := range s.caps {
+			if p, _ := at.platform(); dev.Kind == k.kind {
+				if p.Vendor == e.vendor || e.vendor == "" || p.Vendor == "vulkan" { // which vendor a Vulkan device is of, its record may leave open
+					return ""
+				}
+				theirs = append(theirs, p.Vendor)
+			}
+		}
+	}
+	slices.Sort(theirs)
+	return fmt.Sprintf("no device that %s is for is of vendor %q; theirs: %s", e.target.Name, e.vendor, strings.Join(slices.Compact(theirs), ", "))
 }
 
 func loadQuarantine(r io.Reader, name string) (*quarantine, error) {

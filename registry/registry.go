@@ -239,6 +239,7 @@ func (r *Registry) mutate(f func(*state) error) error {
 		return err
 	}
 	if s.sealed {
+		s.noticeUnknown()
 		r.settle(r.want)
 	}
 	events := s.events

@@ -22,17 +22,22 @@ type RequireError struct {
 type Missing struct {
 	Name       string      `json:"name"`
 	Candidates []Candidate `json:"candidates,omitempty"` // registered, with the reasons why they are not used; each reason once
+	Part       string      `json:"part,omitempty"`       // of an unknown name: what of it is unknown, if not all
 	Near       []string    `json:"near,omitempty"`       // of an unknown name: the nearest known ones
 	Idle       bool        `json:"idle,omitempty"`       // usable, but it has executed nothing
+	Instead    []string    `json:"instead,omitempty"`    // of an idle one: what has executed calls of its ops on the device
 }
 
 // String returns the name and what is the matter with it.
 func (m Missing) String() string {
 	switch {
 	case m.Idle:
+		if len(m.Instead) > 0 {
+			return m.Name + " has executed nothing; " + strings.Join(m.Instead, ", ") + " ran instead"
+		}
 		return m.Name + " has executed nothing"
 	case len(m.Candidates) == 0:
-		return strings.TrimPrefix((&UnknownNameError{Name: m.Name, Near: m.Near}).Error(), "registry: ")
+		return strings.TrimPrefix((&UnknownNameError{Name: m.Name, Part: m.Part, Near: m.Near}).Error(), "registry: ")
 	}
 	var why []string
 	for _, c := range m.Candidates {
@@ -68,7 +73,7 @@ func (r *Registry) Require(dev tensor.Device, names ...string) error {
 	if err := t.require(dev, entries); err != nil {
 		for i, m := range err.Missing {
 			if len(m.Candidates) == 0 {
-				err.Missing[i].Near = r.near(entries[slices.IndexFunc(entries, func(e entry) bool { return e.text == m.Name })].name)
+				r.explainUnknown(&err.Missing[i], entries[slices.IndexFunc(entries, func(e entry) bool { return e.text == m.Name })], dev)
 			}
 		}
 		return err
@@ -92,6 +97,9 @@ func (r *Registry) RequireRun(dev tensor.Device, names ...string) (executed func
 	return func() error { return r.requireExecuted(dev, before, names) }, nil
 }
 
+// maxInstead bounds what an error lists of the kernels that ran instead of one.
+const maxInstead = 4
+
 func (r *Registry) requireExecuted(dev tensor.Device, before []kernelTotals, names []string) error {
 	if err := r.Require(dev, names...); err != nil {
 		return err
@@ -112,7 +120,23 @@ next:
 				continue next
 			}
 		}
-		e.Missing = append(e.Missing, Missing{Name: entries[i].text, Idle: true})
+		m := Missing{Name: entries[i].text, Idle: true}
+		served := map[Op]bool{}
+		for _, k := range r.cells.all()[:len(totals)] {
+			if k.slot.dev == dev && entries[i].covers(ops, k.newest.Load(), dev, k.borrowed) {
+				served[k.slot.op] = true
+			}
+		}
+		for id, k := range r.cells.all()[:len(totals)] {
+			n := totals[id].executed
+			if id < len(before) {
+				n -= before[id].executed
+			}
+			if name := k.newest.Load().p.Kernel; k.slot.dev == dev && served[k.slot.op] && n > 0 && len(m.Instead) < maxInstead && !slices.Contains(m.Instead, name) {
+				m.Instead = append(m.Instead, name)
+			}
+		}
+		e.Missing = append(e.Missing, m)
 	}
 	if len(e.Missing) > 0 {
 		return e
@@ -205,9 +229,18 @@ func (sc *scope) missing(t *table, dev tensor.Device) error {
 	return sc.absent
 }
 
-// near returns known op, kernel and provider names that look like name.
-func (r *Registry) near(name string) []string {
+// explainUnknown says what of a required name is unknown on dev.
+func (r *Registry) explainUnknown(m *Missing, e entry, dev tensor.Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.nearest(name)
+	if !e.on(dev) {
+		m.Part = fmt.Sprintf("it is not about %v", dev)
+		return
+	}
+	if !e.hasDev {
+		e.hasDev, e.dev = true, tensor.Device{Kind: dev.Kind}
+	}
+	if u := (*UnknownNameError)(nil); errors.As(r.state.unknown(e, ""), &u) {
+		m.Part, m.Near = u.Part, u.Near
+	}
 }

@@ -27,7 +27,7 @@ func TestRequire(t *testing.T) {
 	require.Len(t, e.Missing[0].Candidates, 1, "a reason is told once")
 	require.ErrorContains(t, err, "xpu:0: required kernel is missing: new is not usable: new_probe: unsupported (needs sm_90); ")
 	require.ErrorContains(t, err, `"ald": unknown name; nearest: old`)
-	require.ErrorContains(t, err, `"old@other": unknown name`)
+	require.ErrorContains(t, err, `"old@other": old has no kernel for other; it has for probe`)
 	require.ErrorIs(t, r.Require(xpu0, "a b"), ErrName)
 	require.ErrorIs(t, r.Require(tensor.Device{Kind: 77}, "old"), ErrUnknownDevice)
 	require.ErrorContains(t, r.Require(xpu1, "old"), "unknown name", "a device that nobody opened has no chains")

@@ -255,9 +255,9 @@ func (t *table) choiceBounds(op Op, trait string) (out []int64) {
 }
 
 // SetConfig puts c in force in place of the configuration before; nil takes it away. It is all or nothing: what c names
-// and this registry lacks (ops, kernels, roles, traits, a quarantine file that can be read) is an error, and then
-// nothing changes. A file of verdicts that cannot be read is no error; ConfigStatus tells of it. Errors: *ConfigError,
-// several joined.
+// and this registry lacks (ops, kernels, roles, traits) is an error, as is a quarantine file that cannot be read, and then
+// nothing changes. A quarantine file that is not there, entries of one that can have no effect, and a file of verdicts that
+// cannot be read are no errors; ConfigStatus and Snapshot's warnings tell of them. Errors: *ConfigError, several joined.
 func (r *Registry) SetConfig(c *Config) error {
 	list, err := c.readQuarantine()
 	if err != nil {
@@ -278,7 +278,14 @@ func (s *state) configure(c *Config, list *quarantine) error {
 		if err != nil {
 			return err
 		}
+		b.notes = append(b.notes, list.notes(s)...)
 		next.config = b
+	}
+	s.warnings = slices.DeleteFunc(s.warnings, func(w Warning) bool { return w.Name == "config" }) // snapshots have copies
+	if next.config != nil {
+		for _, n := range next.config.notes {
+			s.warn("config", n)
+		}
 	}
 	s.choices, s.quarantine, s.config, s.dirtyAll = &next, list, configAt{}, true
 	path := ""
@@ -313,11 +320,7 @@ func (s *state) readConfig() {
 	}
 	if err != nil {
 		s.config = configAt{path, err}
-		s.warn("config", strings.TrimPrefix(err.Error(), "registry: ")+"; the file is ignored")
-		return
-	}
-	for _, n := range s.choices.config.notes {
-		s.warn("config", n)
+		s.warn("config", strings.TrimPrefix(err.Error(), "registry: ")+"; the configuration "+path+" is ignored")
 	}
 }
 

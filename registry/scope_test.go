@@ -260,7 +260,7 @@ func TestOverrideAndForce(t *testing.T) {
 	require.NoError(t, r.SetDeviceProviderCaps(cpu0, probed(1)))
 	_, err := r.GetOp(op, cpu0)
 	require.ErrorIs(t, err, ErrNoKernel, "a forced kernel that cannot run is an error, not a silent choice")
-	got, r, _ = chain(Options{Force: map[string]string{"probe": "bb"}, Override: map[string]string{"prob": "a"}, Disable: []string{"aa", "bad name"},
+	got, r, _ = chain(Options{Force: map[string]string{"prob": "bb"}, Override: map[string]string{"prob": "a"}, Disable: []string{"aa", "bad name"},
 		Explain: []string{"prebe"}, FallbackOnFailure: []string{"prbe"}})
 	require.Len(t, got, 3, "unknown names change nothing")
 	var text []string
@@ -268,7 +268,7 @@ func TestOverrideAndForce(t *testing.T) {
 		text = append(text, w.String())
 	}
 	all := strings.Join(text, "\n")
-	for _, s := range []string{`force: "bb": unknown name; nearest: b`, `override: "prob": unknown name; nearest: probe`, `disable: "aa": unknown name; nearest: a`,
+	for _, s := range []string{`force: "prob": unknown name; nearest: probe`, `override: "prob": unknown name; nearest: probe`, `disable: "aa": unknown name; nearest: a`,
 		"bad name", `explain: "prebe"`, `fallback on failure: "prbe"`} {
 		require.Contains(t, all, s)
 	}

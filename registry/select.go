@@ -518,6 +518,9 @@ func (shared *query) decide() *Decision {
 	list := q.rank(true)
 	if !q.choice.target.IsZero() && (len(list) == 0 || !list[0].ok || !list[0].named) {
 		d.Error = "the override names no kernel that can serve the request"
+		if q.choice.unknown != nil {
+			d.Error = q.choice.String()
+		}
 	}
 	undecided := q.open || q.sig.IsZero() && len(q.schema.Roles) > 0 // each call's formats and traits decide
 	for i := range list {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opmux/opmux/device"
 	"github.com/opmux/opmux/tensor"
 )
 
@@ -77,6 +78,7 @@ func ParseSpecs(rd io.Reader, origin string) (*SpecFile, error) {
 	if err != nil {
 		return nil, &SpecFileError{File: p.file, Err: err}
 	}
+	data = bytes.TrimPrefix(data, []byte(device.ByteOrderMark))
 	p.data = data
 	var whole json.RawMessage
 	if err := json.Unmarshal(data, &whole); err != nil {

@@ -83,7 +83,7 @@ func (v *verdicts) open(path string) string {
 	}
 	read, err := readVerdicts(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		v.path, v.note = "", strings.TrimPrefix(err.Error(), "registry: ")+"; the file of verdicts is ignored"
+		v.path, v.note = "", strings.TrimPrefix((&roleError{"verdicts", err}).Error(), "registry: ")+"; the file of verdicts is ignored"
 	}
 	v.take(read)
 	return v.note
