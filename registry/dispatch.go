@@ -211,7 +211,11 @@ func (c *chain) failure(q *Queue, st Status, h *Header, tr *trace) error {
 			if i < len(tr.reasons) {
 				r = tr.reasons[i]
 			}
-			e.Refusals = append(e.Refusals, Refusal{Kernel: c.steps[i].g.p.Kernel, Reason: r})
+			f := Refusal{Kernel: c.steps[i].g.p.Kernel, Reason: r}
+			if g := c.steps[i].g; r == ReasonDomain && g.domain != nil {
+				f.Detail = g.domain.outside(c.slot.desc, unsafe.Pointer(h))
+			}
+			e.Refusals = append(e.Refusals, f)
 		}
 		return e
 	}

@@ -83,7 +83,7 @@ func TestDeclinedError(t *testing.T) {
 	require.ErrorIs(t, err, ErrDeclined)
 	var de *DeclinedError
 	require.ErrorAs(t, err, &de)
-	require.Equal(t, []Refusal{{"a_probe", ReasonShape}, {"b_probe", ReasonOther}}, de.Refusals)
+	require.Equal(t, []Refusal{{Kernel: "a_probe", Reason: ReasonShape}, {Kernel: "b_probe", Reason: ReasonOther}}, de.Refusals)
 	require.Equal(t, Declined, a.Status.Code())
 	require.Equal(t, "registry: probe on cpu:0: every kernel declined: a_probe: shape, b_probe: other", err.Error())
 }

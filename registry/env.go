@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -41,20 +42,19 @@ func text(at func(*Options) *string) func(*Options, string) error {
 
 var variables = []variable{
 	{"OPMUX_DISABLE", "VT_OP_PROVIDER_DISABLE", "kernels or providers to leave out: name, name@op, name@device; comma list; unknown names are warnings", func(o *Options, v string) error {
-		var bad []string
+		var bad, twice []string
 		for _, e := range list(v, ",") {
 			if _, err := parseEntry(e); err != nil {
 				bad = append(bad, strconv.Quote(clip(e)))
 				continue
 			}
-			if !slices.Contains(o.Disable, e) {
-				o.Disable = append(o.Disable, e)
+			if slices.Contains(o.Disable, e) {
+				twice = append(twice, strconv.Quote(clip(e)))
+				continue
 			}
+			o.Disable = append(o.Disable, e)
 		}
-		if len(bad) > 0 {
-			return fmt.Errorf("not a name, name@op or name@device: %s", strings.Join(bad, ", "))
-		}
-		return nil
+		return complaint("not a name, name@op or name@device", bad, "stands there twice", twice)
 	}},
 	{"OPMUX_STATS", "VT_OP_PROVIDER_STATS", "count selections and log events to standard error", flag(func(o *Options) *bool { return &o.Stats })},
 	{"OPMUX_STRICT", "", "fail at the first fallback: a decline, or a borrowed CPU kernel", flag(func(o *Options) *bool { return &o.Strict })},
@@ -174,7 +174,7 @@ func list(v, sep string) (out []string) {
 
 // pairs reads "op=target" items, separated by ; or ,
 func pairs(to *map[string]string, v string) error {
-	var bad []string
+	var bad, twice []string
 	for _, item := range list(strings.ReplaceAll(v, ";", ","), ",") {
 		op, target, _ := strings.Cut(item, "=")
 		op, target = strings.TrimSpace(op), strings.TrimSpace(target)
@@ -185,12 +185,27 @@ func pairs(to *map[string]string, v string) error {
 		if *to == nil {
 			*to = map[string]string{}
 		}
+		if _, ok := (*to)[op]; ok {
+			twice = append(twice, strconv.Quote(clip(op)))
+		}
 		(*to)[op] = target
 	}
+	return complaint("not op=target", bad, "an op stands there twice, the last target counts", twice)
+}
+
+// complaint joins what is wrong with a list and what of it is said again; nil for nothing.
+func complaint(wrong string, bad []string, again string, twice []string) error {
+	var parts []string
 	if len(bad) > 0 {
-		return fmt.Errorf("not op=target: %s", strings.Join(bad, ", "))
+		parts = append(parts, wrong+": "+strings.Join(bad, ", "))
 	}
-	return nil
+	if len(twice) > 0 {
+		parts = append(parts, again+": "+strings.Join(twice, ", "))
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(parts, "; "))
 }
 
 // clip shortens what a message quotes.

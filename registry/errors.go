@@ -102,6 +102,7 @@ func (e *NoProviderError) Is(target error) bool {
 type Refusal struct {
 	Kernel string
 	Reason Reason
+	Detail string // of ReasonDomain: what the kernel wants and the call has, "m: wants at least 32, got 1"
 }
 
 // DeclinedError says that every kernel of the chain refused the call; nothing was touched. It is ErrDeclined.
@@ -118,6 +119,9 @@ func (e *DeclinedError) Error() string {
 	fmt.Fprintf(&b, "registry: %s on %v: %v", e.OpName, e.Device, ErrDeclined)
 	for i, r := range e.Refusals {
 		fmt.Fprintf(&b, "%s%s: %v", [2]string{", ", ": "}[b2i(i == 0)], r.Kernel, r.Reason)
+		if r.Detail != "" {
+			fmt.Fprintf(&b, " (%s)", r.Detail)
+		}
 	}
 	return b.String()
 }

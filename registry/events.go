@@ -214,6 +214,9 @@ func (c *chain) tell() {
 	head := &c.steps[0]
 	e.Kind, e.Kernel, e.Provider, e.Priority = EventSelected, head.g.p.Kernel, head.provider(), head.priority()
 	e.Detail = fmt.Sprintf("%d registered, %d usable", len(c.all), len(c.steps))
+	if head.guard&guardDomain != 0 {
+		e.Detail += ", the head takes only calls in its declared domain"
+	}
 	last := sl.last.Swap(&e.Provider)
 	if last != nil {
 		e.Kind, e.Detail = EventChanged, e.Detail+", was "+*last

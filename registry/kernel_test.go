@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/opmux/opmux/tensor"
 )
 
 // A launcher written for another op's record is refused: by its own type, or by what the description says of it.
@@ -69,4 +71,43 @@ func TestReferenceIsReserved(t *testing.T) {
 	require.ErrorContains(t, err, "solution")
 	_, err = r.RegisterKernel(kernel(t, "x", func(s *KernelSpec) { s.Solution, s.Tier, s.Priority = "reference", Reference, ReferencePriority }), ranMM("x"))
 	require.NoError(t, err)
+}
+
+// A refusal for the domain says which operand or trait; the event of a head that may be passed over says that it may be.
+func TestDomainRefusalSaysWhy(t *testing.T) {
+	rec := &recorder{}
+	r, op := mm(t, Options{Observer: rec})
+	register(t, r, kernel(t, "wide", func(s *KernelSpec) { s.Constraints = map[string]Constraint{"m": AtLeast(32)} }))
+	a := mmArgs{M: 1, A: tensor.Must(tensor.FromSlice([]float32{1}, tensor.F32)), B: tensor.Must(tensor.FromSlice([]float32{1}, tensor.F32))}
+	q := r.NewQueue(nil)
+	err := q.Launch(op, unsafe.Pointer(&a))
+	require.ErrorIs(t, err, ErrDeclined)
+	require.ErrorContains(t, err, "wide: domain (m: wants at least 32, got 1)")
+	a.B.DType = tensor.F16
+	require.ErrorContains(t, q.Launch(op, unsafe.Pointer(&a)), "(b: wants f32, got f16; m: wants")
+	var selected []string
+	for _, e := range rec.take() {
+		if e.Kind == EventSelected {
+			selected = append(selected, e.Detail)
+		}
+	}
+	require.Equal(t, []string{"1 registered, 1 usable, the head takes only calls in its declared domain"}, selected)
+}
+
+// What ran instead of a required kernel is in the error.
+func TestIdleSaysWhatRan(t *testing.T) {
+	r, op := abc(t, Options{})
+	launched(t, r.NewQueue(nil), op)
+	require.ErrorContains(t, r.RequireExecuted(cpu0, "b"), "b has executed nothing; a_probe ran instead")
+}
+
+// What stands twice in a variable is told.
+func TestRepeatedInVariables(t *testing.T) {
+	o, w := OptionsFromEnv(func(name string) (string, bool) {
+		v, ok := map[string]string{"OPMUX_DISABLE": "a,b,a", "OPMUX_FORCE": "relu=a;relu=b"}[name]
+		return v, ok
+	})
+	require.Equal(t, []string{"a", "b"}, o.Disable)
+	require.Equal(t, "b", o.Force["relu"])
+	require.Equal(t, []Warning{{"OPMUX_DISABLE", `stands there twice: "a"`}, {"OPMUX_FORCE", `an op stands there twice, the last target counts: "relu"`}}, w)
 }

@@ -478,6 +478,49 @@ func (dom *domain) covers(args unsafe.Pointer) bool {
 	return true
 }
 
+// outside says, for an error, what of the record at args lies outside the domain; "" if nothing does.
+func (dom *domain) outside(d *Descriptor, args unsafe.Pointer) string {
+	operand := func(off uintptr) string {
+		for _, o := range d.operands() {
+			if o.Offset == off {
+				return o.Name
+			}
+		}
+		return "operand"
+	}
+	var out, have []string
+	for _, m := range dom.masks {
+		x := (*tensor.Tensor)(unsafe.Add(args, m.off))
+		if !x.Present() {
+			continue
+		}
+		have = append(have, fmt.Sprintf("%s %v", operand(m.off), x.DType))
+		if m.set>>x.DType&1 == 0 {
+			var want []string
+			for t := tensor.None; t < 64; t++ {
+				if m.set>>t&1 != 0 {
+					want = append(want, t.String())
+				}
+			}
+			out = append(out, fmt.Sprintf("%s: wants %s, got %v", operand(m.off), strings.Join(want, " or "), x.DType))
+		}
+	}
+	if len(out) == 0 && dom.rows != nil && !dom.listed(args) {
+		out = append(out, "formats: not this combination, "+strings.Join(have, ", "))
+	}
+	for _, r := range dom.derived {
+		if v, ok := r.def.Derive(args); ok && !r.con.Admits(v) {
+			out = append(out, fmt.Sprintf("%s: wants %s, got %s", r.def.Name, clipTo(r.con.String(), maxWhy), v))
+		}
+	}
+	for _, off := range dom.must {
+		if !(*tensor.Tensor)(unsafe.Add(args, off)).Present() {
+			out = append(out, operand(off)+": is missing")
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
 func (dom *domain) listed(args unsafe.Pointer) bool {
 next:
 	for _, row := range dom.rows {
