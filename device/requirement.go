@@ -103,6 +103,12 @@ func (r *Requirement) validate(at string, of []string, depth int) *RequirementEr
 		}
 		return refuse(field, "versions have an order only within one vendor, vendors are %v (use any_of)", of)
 	}
+	if r.MinArch != "" && of[0] == CPUVendor {
+		return refuse("min_arch", "processors have no version here, so none could match: ask for features, like isa:avx2")
+	}
+	if r.MaxArch != "" && of[0] == CPUVendor {
+		return refuse("max_arch", "processors have no version here, so none could match: ask for features, like isa:avx2")
+	}
 	for _, f := range []struct {
 		field string
 		list  []string

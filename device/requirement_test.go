@@ -175,3 +175,17 @@ func TestRequirementValidate(t *testing.T) {
 	require.Equal(t, "a:c", allConditions.AnyOf[1].Features[0], "a clone shares nothing")
 	require.Equal(t, "amd", allConditions.Vendors[0])
 }
+
+// A version asked of processors could never match.
+func TestProcessorsHaveNoVersion(t *testing.T) {
+	for field, r := range map[string]device.Requirement{
+		"min_arch":           {Vendors: []string{device.CPUVendor}, MinArch: "9.0"},
+		"max_arch":           {Vendors: []string{device.CPUVendor}, MaxArch: "9.0"},
+		"any_of[0].min_arch": {AnyOf: []device.Requirement{{Vendors: []string{device.CPUVendor}, MinArch: "1.0"}}},
+	} {
+		var e *device.RequirementError
+		require.ErrorAs(t, r.Validate(), &e)
+		require.Equal(t, field, e.Field)
+		require.ErrorContains(t, e, "isa:avx2")
+	}
+}
