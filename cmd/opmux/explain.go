@@ -56,6 +56,7 @@ func (c *explainCmd) Run(a *app) error {
 		if req.Platform, err = device.ReadPlatform(c.Platform); err != nil {
 			return err
 		}
+		req.Platform.Name = cell.Replace(req.Platform.Name) // free text, which is printed in a line
 	}
 	r, closeDevice, err := c.open(a)
 	if err != nil {

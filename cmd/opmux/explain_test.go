@@ -134,6 +134,22 @@ func TestExplainDeclares(t *testing.T) {
 	require.Contains(t, out, "no kernel")
 }
 
+// A machine's name is free text: it forges no line and moves no terminal.
+func TestExplainForANastyName(t *testing.T) {
+	b, err := os.ReadFile(machines + "cpu-avx2.json")
+	require.NoError(t, err)
+	var p map[string]any
+	require.NoError(t, json.Unmarshal(b, &p))
+	p["name"] = "a\x1b[31m\u202eb\nc"
+	b, err = json.Marshal(p)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "nasty.json")
+	require.NoError(t, os.WriteFile(path, b, 0o644))
+	code, out, errs := call(t, "explain", "rms_norm", "--platform", path)
+	require.Zero(t, code, errs)
+	require.True(t, strings.HasPrefix(out, `rms_norm on a\u001b[31m\u202eb; c (cpu`), out)
+}
+
 // TestExplainTraits asks for one value, for several, and for all.
 func TestExplainTraits(t *testing.T) {
 	ask := func(more ...string) (d registry.Decision) {

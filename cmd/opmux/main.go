@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -175,7 +176,6 @@ var diagnoses = []struct {
 	{llm.ErrContextFull, exitMemory, "use a shorter prompt or a longer --context"},
 	{llm.ErrMemory, exitMemory, "use a smaller --context, a smaller model, or raise --memory"},
 	{device.ErrOutOfMemory, exitMemory, "use a smaller --context or a smaller model"},
-	{errUnknown, exitInput, "'opmux ops' lists the ops, 'opmux explain OP' the kernels of one"},
 	{registry.ErrStrict, exitNoKernel, "run without --strict and OPMUX_STRICT, or see 'opmux explain OP'"},
 	{registry.ErrRequired, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
 	{ops.ErrNoKernel, exitNoKernel, "see 'opmux explain OP' for every kernel and why it was not used"},
@@ -187,6 +187,8 @@ var diagnoses = []struct {
 	{verify.ErrNothing, exitInput, "'opmux ops' lists the ops, their operands and kernels"},
 	{errVerify, exitFailure, "'opmux verify --kernel NAME --shrink' looks for the smallest call that fails"},
 	{tensor.ErrFormat, exitInput, "formats are dtypes, as bf16 or q4_0, or written out, as dense[storage=bf16]"},
+	{errUnknown, exitInput, "'opmux ops' lists the ops, 'opmux explain OP' the kernels of one"},
+	{registry.ErrUnknownName, exitInput, "'opmux ops' lists the ops, 'opmux explain OP' the kernels of one"},
 	{registry.ErrUnknownOp, exitInput, "'opmux ops' lists the ops"},
 	{registry.ErrUnknownName, exitInput, "'opmux ops' lists ops, operands and kernels"},
 	{registry.ErrUnknownDevice, exitInput, "'opmux devices' lists the devices"},
@@ -226,6 +228,8 @@ func diagnose(err error, command string) (code int, next string) {
 	for _, d := range diagnoses {
 		switch {
 		case !errors.Is(err, d.is):
+		case d.code == exitNoKernel && misnamed(err):
+			return exitInput, "'opmux ops' lists the ops, 'opmux explain OP' the kernels of one"
 		case strings.Contains(d.next, "'"+command+" "): // it has just said what it knows
 			return d.code, command + " --help"
 		default:
@@ -237,6 +241,15 @@ func diagnose(err error, command string) (code int, next string) {
 		return exitInput, "check the path"
 	}
 	return exitFailure, ""
+}
+
+// misnamed reports whether a kernel is missing because nothing is called like it.
+func misnamed(err error) bool {
+	var r *registry.RequireError
+	if errors.As(err, &r) {
+		return slices.ContainsFunc(r.Missing, func(m registry.Missing) bool { return !m.Idle && len(m.Candidates) == 0 })
+	}
+	return errors.Is(err, registry.ErrUnknownName)
 }
 
 // warn prints one line for people on standard error.

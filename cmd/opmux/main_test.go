@@ -160,6 +160,8 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "--trace: the value is empty", []string{"generate", "--trace", ""}},
 		{exitUsage, "--stop: a value is empty", []string{"generate", "--stop", ""}},
 		{exitUsage, "--model: the value is empty", []string{"generate", "-m", ""}},
+		{exitInput, "opmux explain", []string{"generate", "-n", "1", "--require", "nosuch"}},
+		{exitNoKernel, "executed nothing", []string{"generate", "-n", "1", "--require", "reference_relu"}},
 		{exitInput, "regular", []string{"generate", "-m", dir}},
 		{exitUsage, "--help", []string{"explain", "add", "--device", "quantum:0"}},
 		{exitInput, "path", []string{"generate", "-m", filepath.Join(dir, "absent.gguf")}},

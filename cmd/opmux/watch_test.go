@@ -48,8 +48,8 @@ func TestGenerateRequire(t *testing.T) {
 	}{
 		{exitNoKernel, "relu", []string{"--require", "relu=portable"}},                       // usable, never called
 		{exitNoKernel, "has executed nothing", []string{"--require", "reference", "--json"}}, // the JSON comes all the same
-		{exitNoKernel, "no-such-kernel", []string{"--require", "no-such-kernel"}},
-		{exitNoKernel, "no-such-op", []string{"--require", "no-such-op=portable"}},
+		{exitInput, "no-such-kernel", []string{"--require", "no-such-kernel"}},
+		{exitInput, "no-such-op", []string{"--require", "no-such-op=portable"}},
 		{exitUsage, "malformed", []string{"--require", "a b"}},
 	} {
 		code, out, errs := call(t, append([]string{"generate", "-n", "2", "-p", "Hi"}, c.args...)...)
