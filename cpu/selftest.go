@@ -3,6 +3,8 @@ package cpu
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
@@ -13,7 +15,7 @@ import (
 // kernel is a tier's function for an op with record R.
 type kernel[R any] func(t *tier, q *registry.Queue, a *R) registry.Status
 
-// selfTest returns a known-answer test of o's kernels: an odd shape and the neighbours of every threshold at which they
+// selfTest returns a known-answer test of o's kernels: an odd shape and the neighbours of the thresholds at which they
 // take another path, run by the reference, too. It takes a millisecond or two.
 func selfTest[R any](o *ops.Op[R], ref kernel[R], exact bool, thresholds map[string][]int64) func(q *registry.Queue) error {
 	launch := func(q *registry.Queue, a *R) registry.Status { return ref(reference, q, a) }
@@ -33,18 +35,30 @@ var packedWeights = map[registry.Op]struct {
 	ops.OpMatmulBTQuant: {64, []tensor.DType{tensor.Q4_0, tensor.Q8_0}},
 }
 
-// selfCases lists the calls of a self-test.
+// mostTested bounds the thresholds that self-tests try, which a program's first call waits for. Beyond it drivers cut
+// blocks and kernels do nothing new; package verify runs the neighbours of all of them.
+const mostTested = manyRows
+
+// selfCases lists the calls of a self-test. Of several dtypes of packed weights the first has the neighbours of thresholds,
+// the others the thresholds themselves.
 func selfCases(d registry.Descriptor, thresholds map[string][]int64) []sample.Case {
-	list := append([]sample.Case{{Name: "plain", Op: d.Op}}, sample.CasesFor(d, thresholds)...)
+	few := map[string][]int64{}
+	for trait, list := range thresholds {
+		few[trait] = slices.DeleteFunc(slices.Clone(list), func(n int64) bool { return n > mostTested })
+	}
+	list := append([]sample.Case{{Name: "plain", Op: d.Op}}, sample.CasesFor(d, few)...)
 	w, ok := packedWeights[d.Op]
 	if !ok {
 		return list
 	}
 	var packed []sample.Case
-	for _, t := range w.dtypes {
+	for i, t := range w.dtypes {
 		for _, c := range list {
 			if c.Layouts != nil {
 				continue // the same call below
+			}
+			if i > 0 && !onThreshold(c.Shape, few) {
+				continue
 			}
 			c.Name = fmt.Sprintf("%s/%v", c.Name, t)
 			c.Types, c.Layouts = map[string]tensor.DType{"b": t}, map[string]tensor.Layout{"b": tensor.Lane16}
@@ -55,4 +69,14 @@ func selfCases(d registry.Descriptor, thresholds map[string][]int64) []sample.Ca
 		}
 	}
 	return packed
+}
+
+// onThreshold reports whether every extent given is a threshold.
+func onThreshold(given sample.Shape, thresholds map[string][]int64) bool {
+	for symbol, n := range given {
+		if !slices.Contains(thresholds[strings.ToLower(symbol)], n) {
+			return false
+		}
+	}
+	return true
 }
