@@ -243,7 +243,8 @@ func loadSpecs(r *registry.Registry, path string) error {
 	return err
 }
 
-// decide prints the decision on the request, or, without a signature, one for each op.
+// decide prints the decision on the request, or, without a signature, one for each op. A request that nothing can serve is
+// an error; a list of what there is, with neither signature nor traits, is an answer also where nothing is.
 func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) error {
 	list := []*registry.Decision{}
 	var failed error // of decisions that are none the less worth printing
@@ -260,7 +261,6 @@ func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) 
 				list = append(list, d)
 			}
 		}
-		failed = nobody(list, "any op")
 	case c.Sig != "":
 		d, err := c.one(r, req, c.Op)
 		if d == nil {
@@ -286,7 +286,7 @@ func (c *explainCmd) decide(a *app, r *registry.Registry, req registry.Request) 
 			}
 			list, failed = append(list, d), errors.Join(failed, err)
 		}
-		if failed == nil {
+		if failed == nil && len(c.Trait) > 0 {
 			failed = nobody(list, c.Op)
 		}
 	}

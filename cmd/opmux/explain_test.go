@@ -23,9 +23,7 @@ const (
 func TestExplainForAnotherMachine(t *testing.T) {
 	var list []registry.Decision
 	code, out, errs := call(t, "explain", "gemm.mm", "--platform", machines+"b200.json", "--json")
-	require.Equal(t, exitNoKernel, code)
-	require.Contains(t, errs, "no kernel can serve what was asked of gemm.mm")
-	require.NotContains(t, errs, "opmux explain OP")
+	require.Zero(t, code, "a list is an answer: %s", errs)
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	require.NotEmpty(t, list)
 	for _, d := range list {
@@ -130,7 +128,7 @@ func TestExplainDeclares(t *testing.T) {
 	callJSON(t, &d, append(amx, "--sig", "a=f32,b=q4_0", "--trait", "m=64", "--trait", "k=4096", "--trait", "n=4096")...)
 	require.NotEmpty(t, d.Winner)
 	code, out, _ = call(t, "explain", "--platform", machines+"b200.json")
-	require.Equal(t, exitNoKernel, code)
+	require.Zero(t, code)
 	require.Contains(t, out, "no kernel")
 }
 
