@@ -60,7 +60,22 @@ func (m *Model) NewEngine() (_ *Engine, err error) {
 	if _, err = upload(e.arena, e.queue, regIota, iota, int64(len(iota))); err != nil {
 		return nil, err
 	}
-	return e, e.newCache()
+	if err = e.newCache(); err != nil {
+		return nil, err
+	}
+	e.rq.TestHeads(e.m.ops()...)
+	return e, nil
+}
+
+// ops lists what every request of the model calls.
+func (m *Model) ops() []registry.Op {
+	list := []registry.Op{ops.OpEmbedding, ops.OpRMSNorm, ops.OpQKVSplit, ops.OpRopeCosSinCache, ops.OpRopeFromCache,
+		ops.OpReshapeAndCache, ops.OpPagedAttention, ops.OpSiluAndMul, ops.OpGreedyArgmax, ops.OpApplyTemperature,
+		ops.OpApplyTopKTopP, ops.OpComputeProbs, ops.OpRandomSample}
+	if m.weights.output.DType.IsBlock() {
+		return append(list, ops.OpMatmulBTQuant)
+	}
+	return append(list, ops.OpMatmulBT)
 }
 
 func (e *Engine) newCache() error {

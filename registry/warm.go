@@ -60,3 +60,34 @@ func (q *Queue) Warm(ctx context.Context, level WarmLevel, requests ...Request) 
 	}
 	return out, nil
 }
+
+// TestHeads runs the outstanding self-tests of the kernels that the first calls of ops on q will reach: of each chain the
+// head, and the ones behind it as far as a kernel takes only some sizes of calls or fails its test. So no first call pays
+// for them. A kernel that fails is quarantined, as at a first call; ops that q cannot serve are passed over.
+func (q *Queue) TestHeads(ops ...Op) {
+	for _, op := range ops {
+		c, err := q.chain(op)
+		if err != nil {
+			continue
+		}
+		for i := range c.steps {
+			s := &c.steps[i]
+			if right := s.guard&guardTest == 0 || s.believed(q); right && !s.g.domain.sized() {
+				break
+			}
+		}
+	}
+}
+
+// sized reports whether the domain restricts what changes from call to call.
+func (dom *domain) sized() bool {
+	if dom == nil {
+		return false
+	}
+	for i := range dom.derived {
+		if dom.derived[i].def.Dynamic {
+			return true
+		}
+	}
+	return false
+}

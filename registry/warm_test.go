@@ -92,3 +92,32 @@ func mustLookup(t testing.TB, r *Registry, name string) Op {
 	require.True(t, ok)
 	return op
 }
+
+// TestHeads tests what first calls reach and no more.
+func TestHeadsAreTested(t *testing.T) {
+	r, op := mm(t, Options{})
+	tested := map[string]int{}
+	for _, k := range []struct {
+		name string
+		band Priority
+		from int64
+		err  error
+	}{{"large", BandSpecialized.Plus(3), 32, nil}, {"wrong", BandSpecialized.Plus(2), 0, errors.New("no")},
+		{"right", BandSpecialized.Plus(1), 0, nil}, {"later", BandSpecialized.Plus(0), 0, nil}} {
+		s := kernel(t, k.name, func(s *KernelSpec) {
+			s.Priority = k.band
+			if k.from > 0 {
+				s.Constraints = map[string]Constraint{"m": AtLeast(k.from)}
+			}
+			s.SelfTest = func(*Queue) error { tested[k.name]++; return k.err }
+		})
+		register(t, r, s)
+	}
+	q := r.NewQueue(nil)
+	q.TestHeads(op, Op(1<<30))
+	q.TestHeads(op)
+	require.Equal(t, map[string]int{"large": 1, "wrong": 1, "right": 1}, tested)
+	a := &mmArgs{A: tensor.Must(tensor.New(nil, tensor.F32, 1)), B: tensor.Must(tensor.New(nil, tensor.F32, 1))}
+	require.NoError(t, q.Launch(op, unsafe.Pointer(a)))
+	require.Equal(t, "right", a.Ran)
+}
