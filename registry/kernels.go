@@ -225,6 +225,7 @@ func (k KernelSpec) String() string {
 	list("layouts", k.Layouts)
 	line("weights", k.Preprocessor)
 	line("automatic", fmt.Sprint(!k.NotAuto))
+	line("any band", fmt.Sprint(k.AnyBand))
 	line("unavailable", k.Unavailable)
 	line("doc", k.Doc)
 	return b.String()

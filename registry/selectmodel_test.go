@@ -133,7 +133,7 @@ func (m *selModel) register() {
 		s.Solution, s.Kinds, s.NotAuto, s.Signatures, s.Promises.BitExact = k.solution, []tensor.Kind{k.kind}, k.notAuto, nil, k.exact
 		s.Priority = pick(m.rnd, []Band{BandPortable, BandPerformant}).Plus(uint8(m.rnd.IntN(2)))
 		if m.rnd.IntN(2) == 0 {
-			s.Origin, k.origin = "plugin:p", 2
+			s.Origin, s.AnyBand, k.origin = "plugin:p", true, 2
 		}
 		for i := range m.sigs {
 			if m.rnd.IntN(2) == 0 || i == 2 && k.sigs == nil {

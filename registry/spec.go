@@ -102,6 +102,7 @@ type Spec struct {
 	Layouts     []string                 `json:"layouts,omitempty"`  // tags of weight layouts that it reads; none: plain weights
 	NotAuto     bool                     `json:"not_auto,omitempty"` // runs only where it is asked for by name
 	Origin      string                   `json:"origin,omitempty"`   // "builtin" (also where empty), "plugin:NAME", "file:NAME", "test"
+	AnyBand     bool                     `json:"any_band,omitempty"` // a plug-in's kernel means to stand in one of this module's bands
 	Version     string                   `json:"version,omitempty"`
 	Unavailable string                   `json:"unavailable,omitempty"` // why there is no implementation: "needs -tags cuda"
 	Weights     WeightPreprocessor       `json:"-"`
@@ -373,7 +374,11 @@ func compileSpec(kernel string, d *Descriptor, s *Spec, tier Tier, priority int3
 		if tier != Plugin && band == BandPlugin {
 			return nil, bad("priority", "%v belongs to plugins; this kernel's origin is builtin", PriorityOf(priority))
 		}
-	case plugin, s.Origin == "test", strings.HasPrefix(s.Origin, "file:"):
+	case plugin:
+		if band != BandPlugin && !s.AnyBand {
+			return nil, bad("priority", "%v belongs to this module; a plug-in's kernel stands in %v, or says any_band", PriorityOf(priority), BandPlugin)
+		}
+	case s.Origin == "test", strings.HasPrefix(s.Origin, "file:"):
 	default:
 		return nil, bad("origin", "%q is not builtin, test, plugin:NAME or file:NAME", clip(s.Origin))
 	}

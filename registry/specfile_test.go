@@ -49,6 +49,9 @@ func TestLoadSpecs(t *testing.T) {
 	// More kernels of the operator, which is declared alike again; then a file that fails in its last kernel.
 	more := strings.NewReplacer(`"one"`, `"three"`, `"two"`, `"four"`).Replace(specText)
 	_, err = r.LoadSpecs(strings.NewReader(more), "plugin:p")
+	require.ErrorIs(t, err, ErrSpec)
+	require.ErrorContains(t, err, "any_band")
+	_, err = r.LoadSpecs(strings.NewReader(strings.ReplaceAll(more, `"solution"`, `"any_band": true, "solution"`)), "plugin:p")
 	require.NoError(t, err)
 	require.NoError(t, r.Unregister("three"))
 	require.NoError(t, r.Unregister("four"))

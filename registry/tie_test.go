@@ -24,7 +24,7 @@ func TestTies(t *testing.T) {
 		"alike":             {base, base, true},
 		"priority":          {base, func(s *KernelSpec) { s.Priority = BandSpecialized.Plus(0) }, false},
 		"kind":              {base, func(s *KernelSpec) { s.Kinds = []tensor.Kind{tensor.XPU} }, false},
-		"origin":            {base, func(s *KernelSpec) { s.Origin = "plugin:p" }, false},
+		"origin":            {base, func(s *KernelSpec) { s.Origin, s.AnyBand = "plugin:p", true }, false},
 		"asked for by name": {base, func(s *KernelSpec) { s.NotAuto = true }, false},
 		"signatures":        {base, func(s *KernelSpec) { s.Signatures[0] = f16 }, false},
 		"one signature":     {base, func(s *KernelSpec) { s.Signatures = []tensor.FormatSignature{f16, f32} }, true},

@@ -562,7 +562,7 @@ func TestW12ListingsAreWholeAndSorted(t *testing.T) {
 		Spec: Spec{Requires: device.Requirement{Vendors: []string{device.NVIDIA}, MaxArch: "9.0"}, Signatures: []tensor.FormatSignature{sig(t, "a=f16, b=q4_0")},
 			Features: []string{"paged", "fused"}, Constraints: map[string]Constraint{"k": MultipleOf(64)}, Predicates: []Predicate{{"the-predicate", func(TraitView) bool { return true }}},
 			Tags: []Tag{TagLatency}, Props: map[string]string{"fused_bias": "yes"}, Thresholds: map[string][]int64{"m": {17, 32}}, Determinism: BatchInvariant,
-			Required: []string{"b"}, Layouts: []string{"tiles"}, NotAuto: true, Origin: "plugin:p", Version: "v1.2", Unavailable: "the-cause", Weights: tiles{}}}
+			Required: []string{"b"}, Layouts: []string{"tiles"}, NotAuto: true, Origin: "plugin:p", AnyBand: true, Version: "v1.2", Unavailable: "the-cause", Weights: tiles{}}}
 	describe(t, r, full)
 	register(t, r, kernel(t, "b", nil))
 	register(t, r, kernel(t, "a", nil))
