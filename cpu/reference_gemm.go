@@ -96,3 +96,6 @@ func dot4(x []float32, w *[4][]float32) [4]float32 {
 	}
 	return [4]float32{s0, s1, s2, s3}
 }
+
+// gemmReference registers the oracle's kernels of products.
+func (g *registrar) gemmReference() {}

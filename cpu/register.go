@@ -18,6 +18,13 @@ func Register(r *registry.Registry) error {
 		reg.fast(t)
 	}
 	reg.reference()
+	reg.gemmReference()
+	reg.elementwiseReference()
+	reg.mlaReference()
+	reg.linearReference()
+	reg.moeReference()
+	reg.quantReference()
+	reg.fusedReference()
 	return reg.err
 }
 

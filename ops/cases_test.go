@@ -2,6 +2,7 @@ package ops
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/opmux/opmux/registry"
@@ -116,6 +117,11 @@ var (
 
 // cases lists every op of the package.
 func cases() []opCase {
+	return slices.Concat(basicCases(), gemmCases(), elementwiseCases(), mlaCases(), linearCases(), moeCases(), quantCases(), fusedCases())
+}
+
+// basicCases has the ops that a dense model calls.
+func basicCases() []opCase {
 	return []opCase{
 		caseOf(Matmul, MatmulArgs{Out: ten(f32, 2, 3), A: ten(f32, 2, 4), B: ten(f32, 4, 3)},
 			no("inner extents differ", ErrShape, "b", func(a *MatmulArgs) { a.B = ten(f32, 5, 3) }),

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"maps"
 	"unsafe"
 
 	"github.com/opmux/opmux/registry"
@@ -113,8 +114,21 @@ func (t *tally) operand(name string) *Traffic {
 	return nil
 }
 
-// costs has every op of the package. A function may leave everything as it is: operands whole, no arithmetic.
-var costs = map[registry.Op]func(t *tally, args unsafe.Pointer){
+// costs has every op of the package.
+var costs = union(basicCosts, gemmCosts, elementwiseCosts, mlaCosts, linearCosts, moeCosts, quantCosts, fusedCosts)
+
+// union puts tables of distinct keys together.
+func union[K comparable, V any](tables ...map[K]V) map[K]V {
+	all := map[K]V{}
+	for _, t := range tables {
+		maps.Copy(all, t)
+	}
+	return all
+}
+
+// basicCosts are those of the ops that a dense model calls. A function may leave everything as it is: operands whole, no
+// arithmetic.
+var basicCosts = costTable{
 	OpMatmul: cost(func(t *tally, a *MatmulArgs) { t.product(&a.A, a.Out.Last()) }),
 	OpMatmulBT: cost(func(t *tally, a *MatmulBTArgs) {
 		t.product(&a.A, a.B.Shape[0])
@@ -357,3 +371,6 @@ func distinct(t *tally, x *tensor.Tensor, n int64) map[int64]struct{} {
 	}
 	return set
 }
+
+// costTable has what calls of an op cost, by op.
+type costTable = map[registry.Op]func(t *tally, args unsafe.Pointer)

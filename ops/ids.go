@@ -88,4 +88,37 @@ const (
 
 	// OpSoftmax is the first op beyond the catalogue.
 	OpSoftmax
+	OpLogSoftmax
+	OpGelu
+	OpSwish
+	OpSigmoid
+	OpTanh
+	OpHardSwish
+	OpSoftplus
+	OpMul
+	OpClip
+	OpCast
+	OpGroupNorm
+	OpHadamardTransform
+	OpQuantize
+	OpDequantize
+	OpDynamicQuantize
+	OpQuantMX
+	OpDequantMX
+	OpDequantNVFP4
+	OpQuantFP8Dynamic
+	OpMatmulInt8
+	OpTopK
+	OpCumsum
+	OpGather
+	OpScatter
+	OpMoESoftmaxTopK
+	OpMoESigmoidTopK
+	OpMoEAlignBlockSize
+	OpMoEGroupedGemm
+	OpMoEAddBias
+	OpMHAPrefill
+	OpMHADecodeWithKVCache
+
+	endOfOps
 )

@@ -35,7 +35,7 @@ type core struct {
 // all lists the ops of this package in the order of their definition, byID by number.
 var (
 	all  []*core
-	byID [OpSoftmax + 1]*core
+	byID [endOfOps]*core
 )
 
 // init fills tables: the registry's and byID. Tags are read when an op is first used.

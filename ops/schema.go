@@ -32,7 +32,9 @@ type symbolMeaning struct {
 
 // symbolMeanings is by "op symbol", or by symbol for all ops that say nothing else. Symbols that are missing are static
 // extents without a further name.
-var symbolMeanings = map[string]symbolMeaning{
+var symbolMeanings = union(basicSymbols, gemmSymbols, elementwiseSymbols, mlaSymbols, linearSymbols, moeSymbols, quantSymbols, fusedSymbols)
+
+var basicSymbols = symbolTable{
 	"T":  {"tokens", true, []string{"num_tokens"}},
 	"Tq": {"tokens", true, []string{"q_len"}},
 	"Tk": {"tokens", true, []string{"kv_len"}},
@@ -352,3 +354,6 @@ func (b *schemaBuilder) operands(s *spec) {
 		}
 	}
 }
+
+// symbolTable says what shape symbols count, by "op symbol" or by symbol.
+type symbolTable = map[string]symbolMeaning

@@ -1,6 +1,8 @@
 package opfile
 
 import (
+	"maps"
+
 	"github.com/opmux/opmux/ops"
 )
 
@@ -12,7 +14,20 @@ type kind struct {
 
 // kinds lists the types that adapters know, besides the ops' own names. The words of ONNX are capitalized, those of vLLM and
 // ggml are not; rules of sampling and rope have the prefix "rule".
-var kinds = map[string]kind{
+var kinds = union(basicKinds, gemmKinds, elementwiseKinds, mlaKinds, linearKinds, moeKinds, quantKinds, fusedKinds)
+
+// kindTable has kinds by type of file.
+type kindTable = map[string]kind
+
+func union(tables ...kindTable) kindTable {
+	all := kindTable{}
+	for _, t := range tables {
+		maps.Copy(all, t)
+	}
+	return all
+}
+
+var basicKinds = kindTable{
 	"MatMul":           {"A B -> Y", []route{{ops.OpMatmul, matMul(productNN)}, {ops.OpMatmulBT, matMul(productNT)}}},
 	"RMSNormalization": {"X scale -> Y", []route{{ops.OpRMSNorm, rmsNormalization}}},
 	"RotaryEmbedding":  {"X cos_cache sin_cache position_ids -> Y", []route{{ops.OpRopeFromCache, rotaryEmbedding}}},

@@ -2,6 +2,7 @@ package sample
 
 import (
 	"fmt"
+	"maps"
 	"math"
 
 	"github.com/opmux/opmux/tensor"
@@ -98,7 +99,21 @@ func (g *generator) attr(name string, def int64) int64 {
 	return def
 }
 
-var recipes = map[string]*recipe{
+var recipes = union(basicRecipes, gemmRecipes, elementwiseRecipes, mlaRecipes, linearRecipes, moeRecipes, quantRecipes, fusedRecipes)
+
+// recipeTable has recipes by op.
+type recipeTable = map[string]*recipe
+
+// union puts tables of distinct keys together.
+func union[V any](tables ...map[string]V) map[string]V {
+	all := map[string]V{}
+	for _, t := range tables {
+		maps.Copy(all, t)
+	}
+	return all
+}
+
+var basicRecipes = recipeTable{
 	"matmul":          {shape: Shape{"M": 5, "N": 37, "K": 64}, big: Shape{"M": 13, "N": 130, "K": 100}, batch: "M", fills: sums, cases: productCases},
 	"matmul_bt":       {shape: Shape{"M": 5, "N": 37, "K": 64}, big: Shape{"M": 13, "N": 130, "K": 100}, batch: "M", fills: sums, cases: productCases},
 	"matmul_bt_quant": {shape: Shape{"M": 5, "N": 37, "K": 256}, big: Shape{"M": 13, "N": 130, "K": 512}, batch: "M", fills: []Fill{Zero, Equal, Ties, Denormal}, cases: quantCases},

@@ -37,25 +37,35 @@ var Bits = Tolerance{Exact: true}
 
 // tolerances holds the ops whose results are not exact. What only moves, selects, compares, or rounds once is: copies,
 // table look-ups, relu, sums of two numbers, token ids, masks.
-var tolerances = map[string]struct {
+var tolerances = union(basicTolerances, gemmTolerances, elementwiseTolerances, mlaTolerances, linearTolerances, moeTolerances, quantTolerances, fusedTolerances)
+
+// toleranceTable has bounds by op.
+type toleranceTable = map[string]bounds
+
+// bounds is the bound of an op's results, see Tolerance.
+type bounds struct {
 	ulps, sum float64
 	terms     func(s Shape) int64 // of the longest sum
-}{
-	"matmul":             {1, 4, extentOf("K")},
-	"matmul_bt":          {1, 4, extentOf("K")},
-	"matmul_bt_quant":    {1, 4, extentOf("K")},
-	"rms_norm":           {1, 4, extentOf("H")},
-	"silu_and_mul":       {2, 8, extentOf("")},
-	"softmax":            {1, 4, extentOf("N")},
-	"rope_neox":          {1, 8, extentOf("")},
-	"rope_cos_sin_cache": {1, 8, extentOf("")},
-	"rope_from_cache":    {1, 4, extentOf("")},
-	"attention":          {1, 4, func(s Shape) int64 { return s["Tk"] + s["D"] }},
-	"paged_attention":    {1, 4, func(s Shape) int64 { return s["MB"]*s["BS"] + s["D"] }},
-	"apply_temperature":  {1, 0, extentOf("")},
-	"apply_penalties":    {1, 4, extentOf("")},
-	"compute_probs":      {1, 4, extentOf("V")},
-	"compute_logprobs":   {1, 4, extentOf("V")},
+	// size returns the size of what was added up for each element of an output; nil: the largest of its row.
+	size func(want *Args, output string) (func(i int) float64, error)
+}
+
+var basicTolerances = toleranceTable{
+	"matmul":             {ulps: 1, sum: 4, terms: extentOf("K")},
+	"matmul_bt":          {ulps: 1, sum: 4, terms: extentOf("K")},
+	"matmul_bt_quant":    {ulps: 1, sum: 4, terms: extentOf("K")},
+	"rms_norm":           {ulps: 1, sum: 4, terms: extentOf("H")},
+	"silu_and_mul":       {ulps: 2, sum: 8, terms: extentOf("")},
+	"softmax":            {ulps: 1, sum: 4, terms: extentOf("N")},
+	"rope_neox":          {ulps: 1, sum: 8, terms: extentOf("")},
+	"rope_cos_sin_cache": {ulps: 1, sum: 8, terms: extentOf("")},
+	"rope_from_cache":    {ulps: 1, sum: 4, terms: extentOf("")},
+	"attention":          {ulps: 1, sum: 4, terms: func(s Shape) int64 { return s["Tk"] + s["D"] }},
+	"paged_attention":    {ulps: 1, sum: 4, terms: func(s Shape) int64 { return s["MB"]*s["BS"] + s["D"] }},
+	"apply_temperature":  {ulps: 1, sum: 0, terms: extentOf("")},
+	"apply_penalties":    {ulps: 1, sum: 4, terms: extentOf("")},
+	"compute_probs":      {ulps: 1, sum: 4, terms: extentOf("V")},
+	"compute_logprobs":   {ulps: 1, sum: 4, terms: extentOf("V")},
 }
 
 func extentOf(symbol string) func(Shape) int64 {
@@ -128,6 +138,10 @@ func magnitudes(want *Args, o *registry.Operand, x *tensor.Tensor, values []floa
 	case "attention", "paged_attention":
 		size, err := attentionSize(want)
 		return func(int) float64 { return size }, lost, err
+	}
+	if f := tolerances[want.desc.Name].size; f != nil {
+		size, err = f(want, o.Name)
+		return size, lost, err
 	}
 	logit := 0.0
 	if in := want.original("logits"); in != nil && o.Name != "logits" {

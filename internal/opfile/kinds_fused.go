@@ -1,0 +1,4 @@
+package opfile
+
+// fusedKinds is for fused chains.
+var fusedKinds = kindTable{}

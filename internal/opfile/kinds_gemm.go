@@ -1,0 +1,4 @@
+package opfile
+
+// gemmKinds is for products.
+var gemmKinds = kindTable{}

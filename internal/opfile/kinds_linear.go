@@ -1,0 +1,4 @@
+package opfile
+
+// linearKinds is for gated delta nets and their convolutions.
+var linearKinds = kindTable{}

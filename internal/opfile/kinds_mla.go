@@ -1,0 +1,4 @@
+package opfile
+
+// mlaKinds is for latent attention, its cache, and the named forms of attention.
+var mlaKinds = kindTable{}

@@ -1,0 +1,4 @@
+package opfile
+
+// moeKinds is for mixtures of experts.
+var moeKinds = kindTable{}
