@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"errors"
+	"reflect"
 
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
@@ -36,11 +37,14 @@ type registrar struct {
 
 // add registers f as t's kernel of op o. test may be nil.
 func add[R any](g *registrar, t *tier, o *ops.Op[R], f kernel[R], traits registry.Traits, test func(q *registry.Queue) error) {
-	_, err := ops.Register(g.r, o, tensor.CPU, ops.Provider[R]{
-		OpProvider: registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports, Traits: traits, Doc: t.doc, SelfTest: test,
-			Spec: specOf(t, o, traits)},
-		Fn: func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) },
-	})
+	fn := registry.Erase(func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) })
+	g.put(t, o, fn, reflect.TypeFor[R](), traits, test)
+}
+
+// put is the part of add that does not depend on the record, and so is compiled once.
+func (g *registrar) put(t *tier, o described, fn registry.Launcher, record reflect.Type, traits registry.Traits, test func(q *registry.Queue) error) {
+	_, err := g.r.RegisterOpProvider(o.ID(), tensor.CPU, registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports,
+		Traits: traits, Doc: t.doc, SelfTest: test, Spec: specOf(t, o, traits), Fn: fn, Record: record})
 	g.err = errors.Join(g.err, err)
 }
 

@@ -96,8 +96,14 @@ func (t *tier) rowThresholds(formats ...simd.Format) (list []int64) {
 	return list
 }
 
+// described is what specOf needs of an op.
+type described interface {
+	ID() registry.Op
+	Signatures() []tensor.FormatSignature
+}
+
 // specOf describes t's kernel of op o.
-func specOf[R any](t *tier, o *ops.Op[R], traits registry.Traits) *registry.Spec {
+func specOf(t *tier, o described, traits registry.Traits) *registry.Spec {
 	s := &registry.Spec{Determinism: registry.RunToRun, Tags: []registry.Tag{registry.TagDeterminism}}
 	if traits.BatchInvariant {
 		s.Determinism = registry.BatchInvariant

@@ -50,17 +50,22 @@ func init() {
 func define[R any](id registry.Op, name, family, mode, doc string, check func(a *R) *OpError) *Op[R] {
 	o := &Op[R]{}
 	o.pool.New = func() any { return new(R) }
-	o.name = name
 	if check != nil {
 		o.check = func(args unsafe.Pointer) *OpError { return check((*R)(args)) }
 	}
-	c := &o.core
-	c.desc = registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: reflect.TypeFor[R](),
-		Validate: func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }}
+	o.describe(registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: reflect.TypeFor[R]()})
+	return o
+}
+
+// The methods of Op and of what is made from it are compiled once for each record, so they hand their work to core's.
+
+// describe gives c its descriptor and its place in the list.
+func (c *core) describe(d registry.Descriptor) {
+	c.name, c.desc = d.Name, d
+	c.desc.Validate = func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }
 	c.desc.Load = func() []registry.Operand { return c.spec().list }
 	c.desc.LoadSchema = c.schema
 	all = append(all, c)
-	return o
 }
 
 // spec returns the compiled tags.
@@ -76,10 +81,12 @@ func (o *Op[R]) ID() registry.Op { return o.desc.Op }
 func (o *Op[R]) Name() string { return o.name }
 
 // Descriptor returns the op's contract as data.
-func (o *Op[R]) Descriptor() registry.Descriptor {
-	d := o.desc
-	d.Operands = o.spec().list
-	s := o.schema()
+func (o *Op[R]) Descriptor() registry.Descriptor { return o.descriptor() }
+
+func (c *core) descriptor() registry.Descriptor {
+	d := c.desc
+	d.Operands = c.spec().list
+	s := c.schema()
 	d.Roles, d.Traits, d.Operators = s.Roles, s.Traits, s.Operators
 	return d
 }
@@ -87,8 +94,11 @@ func (o *Op[R]) Descriptor() registry.Descriptor {
 // Validate checks everything about a call on dev that can be known without reading tensor data: ranks, shapes, dtypes,
 // layouts, devices and attributes. The error is an *OpError. Nothing is allocated for a call that passes.
 func (o *Op[R]) Validate(a *R, dev tensor.Device) error {
-	args := unsafe.Pointer(a)
-	return o.target(args).validate(args, dev)
+	return o.validateTarget(unsafe.Pointer(a), dev)
+}
+
+func (c *core) validateTarget(args unsafe.Pointer, dev tensor.Device) error {
+	return c.target(args).validate(args, dev)
 }
 
 // Call validates and launches a call whose record is copied into one of the op's own, so that a may be a composite
@@ -109,11 +119,14 @@ func (o *Op[R]) Call(q *registry.Queue, a R) error {
 // Errors: *OpError for a rejected call or a bad value that a kernel met; the registry's for the rest (ErrNoKernel when no
 // provider serves the op on q's device).
 func (o *Op[R]) Launch(q *registry.Queue, a *R) error {
-	if q == nil || a == nil {
-		return fmt.Errorf("%s: queue or record: %w", o.Name(), registry.ErrNil)
+	return o.launchTarget(q, unsafe.Pointer(a))
+}
+
+func (c *core) launchTarget(q *registry.Queue, args unsafe.Pointer) error {
+	if q == nil || args == nil {
+		return fmt.Errorf("%s: queue or record: %w", c.name, registry.ErrNil)
 	}
-	args := unsafe.Pointer(a)
-	return o.target(args).launch(q, args)
+	return c.target(args).launch(q, args)
 }
 
 // Launch validates and launches a call of any op that q's registry knows, for callers that learn the op at run time.
@@ -153,14 +166,18 @@ func (c *core) target(args unsafe.Pointer) *core {
 
 // Bind looks the op's chain up once for many launches on q.
 func (o *Op[R]) Bind(q *registry.Queue) (*Bound[R], error) {
-	if q == nil {
-		return nil, fmt.Errorf("%s: queue: %w", o.Name(), registry.ErrNil)
-	}
-	b, err := q.Bind(o.desc.Op)
+	b, err := o.bind(q)
 	if err != nil {
 		return nil, err
 	}
 	return &Bound[R]{b, o}, nil
+}
+
+func (c *core) bind(q *registry.Queue) (*registry.Bound, error) {
+	if q == nil {
+		return nil, fmt.Errorf("%s: queue: %w", c.name, registry.ErrNil)
+	}
+	return q.Bind(c.desc.Op)
 }
 
 // Bound is an op bound to a queue. Later changes of the registry stay effective. The embedded handle explains the chain.
@@ -171,14 +188,20 @@ type Bound[R any] struct {
 
 // Launch is Op.Launch on the bound queue.
 func (b *Bound[R]) Launch(a *R) error {
-	args, q := unsafe.Pointer(a), b.Queue()
-	if c := b.op.target(args); c != &b.op.core {
-		return c.launch(q, args)
+	return b.op.launchBound(b.Bound, unsafe.Pointer(a))
+}
+
+func (c *core) launchBound(b *registry.Bound, args unsafe.Pointer) error {
+	if t := c.target(args); t != c {
+		return t.launch(b.Queue(), args)
 	}
-	if err := b.op.validate(args, q.Device()); err != nil {
+	if err := c.validate(args, b.Queue().Device()); err != nil {
 		return err
 	}
-	return b.LaunchValidated(a)
+	if c.idle(args) {
+		return nil
+	}
+	return b.Launch(args)
 }
 
 // LaunchValidated is Launch without the validator, for a record that has passed it and whose metadata did not change.
@@ -202,7 +225,11 @@ type Provider[R any] struct {
 
 // Register adds a provider for op o on devices of a kind. Errors are those of Registry.RegisterOpProvider.
 func Register[R any](r *registry.Registry, o *Op[R], kind tensor.Kind, p Provider[R]) (*registry.Registration, error) {
-	q := p.OpProvider
-	q.Fn, q.Record = registry.Erase(p.Fn), reflect.TypeFor[R]()
-	return r.RegisterOpProvider(o.desc.Op, kind, q)
+	return o.register(r, kind, &p.OpProvider, registry.Erase(p.Fn))
+}
+
+func (c *core) register(r *registry.Registry, kind tensor.Kind, p *registry.OpProvider, fn registry.Launcher) (*registry.Registration, error) {
+	q := *p
+	q.Fn, q.Record = fn, c.desc.Record
+	return r.RegisterOpProvider(c.desc.Op, kind, q)
 }
