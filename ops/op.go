@@ -53,15 +53,16 @@ func define[R any](id registry.Op, name, family, mode, doc string, check func(a 
 	if check != nil {
 		o.check = func(args unsafe.Pointer) *OpError { return check((*R)(args)) }
 	}
-	o.describe(registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: reflect.TypeFor[R]()})
+	o.describe(id, name, family, mode, doc, reflect.TypeFor[R]())
 	return o
 }
 
 // The methods of Op and of what is made from it are compiled once for each record, so they hand their work to core's.
 
 // describe gives c its descriptor and its place in the list.
-func (c *core) describe(d registry.Descriptor) {
-	c.name, c.desc = d.Name, d
+func (c *core) describe(id registry.Op, name, family, mode, doc string, record reflect.Type) {
+	c.name = name
+	c.desc = registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: record}
 	c.desc.Validate = func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }
 	c.desc.Load = func() []registry.Operand { return c.spec().list }
 	c.desc.LoadSchema = c.schema
