@@ -21,43 +21,64 @@ func refRMSNorm(t *tier, q *registry.Queue, a *ops.RMSNormArgs) registry.Status 
 	if err := j.layout(4*h, 2*4*h); err != nil {
 		return a.Fail(err)
 	}
-	w := common[float32](j)[:h]
-	for e := range w {
-		w[e] = 1
-		if a.Weight.Present() {
-			w[e] = one(&a.Weight, e)
-		}
-		if a.Gemma {
-			w[e]++
-		}
-	}
+	normWeight(common[float32](j)[:h], &a.Weight, a.Gemma)
 	j.each(rows, float64(4*h), func(j *job, lo, hi, worker int) {
 		a := (*ops.RMSNormArgs)(j.args)
 		h := int(a.X.Shape[1])
 		w, buf := common[float32](j)[:h], own[float32](j, worker)
 		for i := lo; i < hi; i++ {
 			v := plainHalves.load(buf, &a.X, i*h, h)
-			if r := &a.Residual; r.Present() {
-				sum := buf[:h]
-				for e, y := range plainHalves.load(buf[h:], r, i*h, h) {
-					sum[e] = v[e] + y
-				}
-				plainHalves.store(r, i*h, sum)
-				v = plainHalves.load(buf, r, i*h, h) // goes on as it was rounded
+			if a.Residual.Present() {
+				v = addResidual(buf, v, &a.Residual, i*h)
 			}
-			var s float32
-			for _, x := range v {
-				s += float32(x * x)
-			}
-			inv := 1 / float32(math.Sqrt(float64(float32(s/float32(h))+a.Eps)))
 			out := target(buf[h:], &a.Out, i*h, h)
-			for e, x := range v {
-				out[e] = float32(x*inv) * w[e]
-			}
+			rmsRow(out, v, w, a.Eps)
 			plainHalves.store(&a.Out, i*h, out)
 		}
 	})
 	return 0
+}
+
+// normWeight reads the weight of a norm into w: ones if it is absent, 1 + weight for gemma.
+func normWeight(w []float32, weight *tensor.Tensor, gemma bool) {
+	for e := range w {
+		w[e] = 1
+		if weight.Present() {
+			w[e] = one(weight, e)
+		}
+		if gemma {
+			w[e]++
+		}
+	}
+}
+
+// addResidual adds the row v to the elements of r from off on, in place, and returns the sum as it was rounded to r's
+// dtype. buf has room for two rows; v may be its first one.
+func addResidual(buf, v []float32, r *tensor.Tensor, off int) []float32 {
+	h := len(v)
+	sum := buf[:h]
+	for e, y := range plainHalves.load(buf[h:], r, off, h) {
+		sum[e] = v[e] + y
+	}
+	plainHalves.store(r, off, sum)
+	return plainHalves.load(buf, r, off, h)
+}
+
+// rmsRow writes the row v, divided by its root mean square and multiplied by w, to out, which may be v.
+func rmsRow(out, v, w []float32, eps float32) {
+	inv := inverseRMS(v, eps)
+	for e, x := range v {
+		out[e] = float32(x*inv) * w[e]
+	}
+}
+
+// inverseRMS returns 1/sqrt(mean(v²) + eps).
+func inverseRMS(v []float32, eps float32) float32 {
+	var s float32
+	for _, x := range v {
+		s += float32(x * x)
+	}
+	return 1 / float32(math.Sqrt(float64(float32(s/float32(len(v)))+eps)))
 }
 
 func refSiluAndMul(t *tier, q *registry.Queue, a *ops.SiluAndMulArgs) registry.Status {
