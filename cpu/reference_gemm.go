@@ -8,37 +8,71 @@ import (
 	"github.com/opmux/opmux/tensor"
 )
 
-// refColumns is how many columns of a dense product are summed side by side.
-const refColumns = 256
+// A dense product is summed in blocks of refRows by refColumns outputs, refDepth terms at a time, so that what is read of b
+// (and widened) serves several rows while it is in the cache. No sum's order depends on the block.
+const (
+	refRows    = 8
+	refColumns = 256
+	refDepth   = 4
+)
 
 // refMatmul is the reference of matmul: for each output a sum over k in ascending order.
 func refMatmul(t *tier, q *registry.Queue, a *ops.MatmulArgs) registry.Status {
 	j := begin(q, t, unsafe.Pointer(a))
 	defer j.end()
-	if err := j.layout(0, 2*4*refColumns); err != nil {
+	if err := j.layout(0, 4*refColumns*(refRows+refDepth)); err != nil {
 		return a.Fail(err)
 	}
 	m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
-	j.n[0] = (n + refColumns - 1) / refColumns
-	j.each(m*j.n[0], float64(k*refColumns), func(j *job, lo, hi, worker int) {
+	j.n[0] = (m + refRows - 1) / refRows
+	j.each(j.n[0]*((n+refColumns-1)/refColumns), float64(refRows*refColumns*k), func(j *job, lo, hi, worker int) {
 		a := (*ops.MatmulArgs)(j.args)
-		n, k := int(a.Out.Shape[1]), int(a.A.Shape[1])
+		m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
 		buf := own[float32](j, worker)
+		sums, rows := buf[:refRows*refColumns], buf[refRows*refColumns:]
+		var y [refDepth][]float32
 		for it := lo; it < hi; it++ {
-			i, c0 := it/j.n[0], it%j.n[0]*refColumns
-			cols := min(refColumns, n-c0)
-			sum := buf[:cols]
-			clear(sum)
-			for e := range k {
-				x := one(&a.A, i*k+e)
-				for c, y := range plainHalves.load(buf[refColumns:], &a.B, e*n+c0, cols) {
-					sum[c] += float32(x * y)
+			i0, c0 := it%j.n[0]*refRows, it/j.n[0]*refColumns
+			last, cols := min(i0+refRows, m), min(refColumns, n-c0)
+			clear(sums)
+			e := 0
+			for ; e+refDepth <= k; e += refDepth {
+				for d := range y {
+					y[d] = plainHalves.load(rows[d*refColumns:], &a.B, (e+d)*n+c0, cols)
+				}
+				for i := i0; i < last; i++ {
+					x := [refDepth]float32{one(&a.A, i*k+e), one(&a.A, i*k+e+1), one(&a.A, i*k+e+2), one(&a.A, i*k+e+3)}
+					addTerms(sums[(i-i0)*refColumns:][:cols], &x, &y)
 				}
 			}
-			plainHalves.store(&a.Out, i*n+c0, sum)
+			for ; e < k; e++ {
+				b := plainHalves.load(rows, &a.B, e*n+c0, cols)
+				for i := i0; i < last; i++ {
+					x, sum := one(&a.A, i*k+e), sums[(i-i0)*refColumns:][:cols]
+					for c, v := range b {
+						sum[c] += float32(x * v)
+					}
+				}
+			}
+			for i := i0; i < last; i++ {
+				plainHalves.store(&a.Out, i*n+c0, sums[(i-i0)*refColumns:][:cols])
+			}
 		}
 	})
 	return 0
+}
+
+// addTerms adds refDepth products to each sum, one after the other.
+func addTerms(sum []float32, x *[refDepth]float32, y *[refDepth][]float32) {
+	x0, x1, x2, x3 := x[0], x[1], x[2], x[3]
+	y0, y1, y2, y3 := y[0][:len(sum)], y[1][:len(sum)], y[2][:len(sum)], y[3][:len(sum)]
+	for c, s := range sum {
+		s += float32(x0 * y0[c])
+		s += float32(x1 * y1[c])
+		s += float32(x2 * y2[c])
+		s += float32(x3 * y3[c])
+		sum[c] = s
+	}
 }
 
 // refMatmulBT is the reference of matmul_bt.
