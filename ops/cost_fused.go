@@ -1,7 +1,40 @@
 package ops
 
 // fusedCosts is for fused chains.
-var fusedCosts = costTable{}
+var fusedCosts = costTable{
+	OpFusedChain: cost(func(t *tally, a *FusedChainArgs) {
+		var read, written [numChainSlots]bool
+		work := 0
+		for _, s := range a.Steps[:a.NumSteps] {
+			work += chainWork[s.Op] + count(s.Gemma)
+			for _, in := range s.In[:s.Op.Inputs()] {
+				read[in] = read[in] || !written[in] // what a step has written is at hand
+			}
+			written[s.Out] = true
+		}
+		t.each(&a.X, work)
+		for slot, name := range [...]string{ChainX: "x", ChainWeight: "weight", ChainResidual: "residual"} {
+			if !read[slot] {
+				t.read(name, 0)
+			}
+			if !written[slot] {
+				t.written(name, 0)
+			}
+		}
+	}),
+	OpAttnQKNormRopeGate: cost(func(t *tally, a *AttnQKNormRopeGateArgs) {
+		t.FLOPs = (elements(&a.QOut)+elements(&a.KOut))*float64(normWork+count(a.Gemma)) +
+			float64(a.RotaryDim)/2*float64(a.QOut.Shape[0])*rotationWork*heads(&a.QOut, &a.KOut)
+	}),
+}
+
+// normWork is that of an element of a norm: square, add, scale, the weight.
+const normWork = 4
+
+// chainWork is that of an element in a step.
+var chainWork = [numFusedOps]int{FusedAdd: 1, FusedMul: 1, FusedSilu: 5, FusedSigmoid: 4, FusedRMSNorm: normWork}
 
 // fusedSymbols is for the same ops.
-var fusedSymbols = symbolTable{}
+var fusedSymbols = symbolTable{
+	"attn_qk_norm_rope_gate V": {"elements", false, nil},
+}

@@ -135,6 +135,28 @@ enum {
 	OPMUX_ROPE_LONGROPE = 6,
 };
 
+/* What a step of a fused chain computes (opmux_fused_step.op). */
+enum {
+	OPMUX_FUSED_ADD = 1,
+	OPMUX_FUSED_MUL = 2,
+	OPMUX_FUSED_SILU = 3,
+	OPMUX_FUSED_SIGMOID = 4,
+	OPMUX_FUSED_RMS_NORM = 5,
+	OPMUX_FUSED_SILU_MUL = 6,
+	OPMUX_FUSED_SIGMOID_GATE = 7,
+	OPMUX_FUSED_RMS_NORM_GATED = 8,
+	OPMUX_FUSED_ROPE = 9,
+	OPMUX_FUSED_QUANT_FP8 = 10,
+	OPMUX_FUSED_QUANT_FP4 = 11,
+	OPMUX_FUSED_ATTN_QK_NORM_ROPE_GATE = 12,
+};
+
+/* Reductions of a step (opmux_fused_step.reduce). */
+enum {
+	OPMUX_REDUCE_NONE = 0,
+	OPMUX_REDUCE_MEAN_SQUARE = 1,
+};
+
 /* Ops (opmux_call.op). */
 enum {
 	OPMUX_OP_MATMUL = 1,
@@ -164,6 +186,8 @@ enum {
 	OPMUX_OP_APPLY_LOGIT_BIAS = 68,
 	OPMUX_OP_APPLY_TOKEN_MASK = 69,
 	OPMUX_OP_APPLY_ALLOWED_TOKEN_IDS = 70,
+	OPMUX_OP_FUSED_CHAIN = 72,
+	OPMUX_OP_ATTN_QK_NORM_ROPE_GATE = 73,
 	OPMUX_OP_SOFTMAX = 80,
 };
 
@@ -701,6 +725,75 @@ OPMUX_ASSERT(sizeof(opmux_apply_allowed_token_ids_args) == 400);
 OPMUX_ASSERT(offsetof(opmux_apply_allowed_token_ids_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_apply_allowed_token_ids_args, logits) == 48);
 OPMUX_ASSERT(offsetof(opmux_apply_allowed_token_ids_args, mask) == 224);
+
+/* FusedStep in Go. */
+typedef struct opmux_fused_step {
+	uint8_t op;
+	uint8_t out;
+	uint8_t in[3];
+	uint8_t out2;
+	uint8_t reduce;
+	uint8_t gemma;
+	uint8_t sigmoid_gate;
+} opmux_fused_step;
+OPMUX_ASSERT(sizeof(opmux_fused_step) == 9);
+OPMUX_ASSERT(offsetof(opmux_fused_step, op) == 0);
+OPMUX_ASSERT(offsetof(opmux_fused_step, out) == 1);
+OPMUX_ASSERT(offsetof(opmux_fused_step, in) == 2);
+OPMUX_ASSERT(offsetof(opmux_fused_step, out2) == 5);
+OPMUX_ASSERT(offsetof(opmux_fused_step, reduce) == 6);
+OPMUX_ASSERT(offsetof(opmux_fused_step, gemma) == 7);
+OPMUX_ASSERT(offsetof(opmux_fused_step, sigmoid_gate) == 8);
+
+/* fused_chain: the row-wise steps of a recipe, one after the other on each row. */
+typedef struct opmux_fused_chain_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,H] outfloat, contig */
+	opmux_tensor x; /* in [T,H] float, contig */
+	opmux_tensor weight; /* in [H] float, contig */
+	opmux_tensor residual; /* inout opt [T,H] outfloat, contig */
+	opmux_fused_step steps[8];
+	int32_t num_steps;
+	float eps;
+} opmux_fused_chain_args;
+OPMUX_ASSERT(sizeof(opmux_fused_chain_args) == 832);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, weight) == 400);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, residual) == 576);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, steps) == 752);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, num_steps) == 824);
+OPMUX_ASSERT(offsetof(opmux_fused_chain_args, eps) == 828);
+
+/* attn_qk_norm_rope_gate: q and k heads split off, normalized and rotated, the gate copied. */
+typedef struct opmux_attn_qk_norm_rope_gate_args {
+	opmux_call call;
+	opmux_tensor q_out; /* out [T,Hq,D] outfloat, contig */
+	opmux_tensor k_out; /* out [T,Hk,D] like q_out, contig */
+	opmux_tensor gate_out; /* out [T,Hq,D] outfloat, contig */
+	opmux_tensor qgate; /* in [T,W] float, rows */
+	opmux_tensor kf; /* in [T,V] like qgate, rows */
+	opmux_tensor q_norm; /* in [D] f32, contig */
+	opmux_tensor k_norm; /* in [D] f32, contig */
+	opmux_tensor cos_sin; /* in [T,R] f32, contig */
+	float eps;
+	int32_t rotary_dim;
+	uint8_t gemma;
+} opmux_attn_qk_norm_rope_gate_args;
+OPMUX_ASSERT(sizeof(opmux_attn_qk_norm_rope_gate_args) == 1472);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, q_out) == 48);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, k_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, gate_out) == 400);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, qgate) == 576);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, kf) == 752);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, q_norm) == 928);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, k_norm) == 1104);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, cos_sin) == 1280);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, eps) == 1456);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, rotary_dim) == 1460);
+OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, gemma) == 1464);
 
 /* softmax: softmax of scaled logits with an additive mask, ALiBi slopes and sinks. */
 typedef struct opmux_softmax_args {

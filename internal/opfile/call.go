@@ -129,6 +129,13 @@ func setField(v reflect.Value, value any) error {
 		return err
 	case reflect.Array:
 		list, ok := value.([]any)
+		if ok && v.Type().Elem().Kind() == reflect.Struct && len(list) <= v.Len() { // read as JSON; it need not be full
+			text, err := json.Marshal(list)
+			if err == nil {
+				err = json.Unmarshal(text, v.Addr().Interface())
+			}
+			return err
+		}
 		if !ok || len(list) != v.Len() {
 			return fmt.Errorf("want an array of %d", v.Len())
 		}

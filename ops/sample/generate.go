@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -292,8 +293,8 @@ func setAttributes(v reflect.Value, all map[string]any, used map[string]bool) er
 	return nil
 }
 
-// setAttribute stores a value in a field: numbers that it can hold exactly (floats are rounded), bools, and lists of
-// numbers in arrays.
+// setAttribute stores a value in a field: numbers that it can hold exactly (floats are rounded), bools, lists of
+// numbers in arrays, and what has a form in JSON in arrays of structs, which it may not fill.
 func setAttribute(f, v reflect.Value) error {
 	if v.Kind() == reflect.Interface {
 		v = v.Elem()
@@ -303,6 +304,15 @@ func setAttribute(f, v reflect.Value) error {
 		return errors.New("no value")
 	}
 	switch {
+	case f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Struct:
+		if v.Kind() != reflect.Slice || v.Len() > f.Len() {
+			return wrong()
+		}
+		text, err := json.Marshal(v.Interface()) // a case that was read from a file has maps here
+		if err == nil {
+			err = json.Unmarshal(text, f.Addr().Interface())
+		}
+		return err
 	case f.Kind() == reflect.Array && (v.Kind() == reflect.Slice || v.Kind() == reflect.Array):
 		if v.Len() != f.Len() {
 			return wrong()

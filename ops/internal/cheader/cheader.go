@@ -144,9 +144,13 @@ func (g *generator) record(d registry.Descriptor) error {
 	}
 	// Structs of attributes come first.
 	for f := range d.Record.Fields() {
-		if f.Type.Kind() == reflect.Struct && g.done[f.Type] == "" {
-			g.done[f.Type] = "opmux_" + ops.FieldName(f.Type.Name())
-			if err := g.structure(f.Type, g.done[f.Type], f.Type.Name()+" in Go.", nil); err != nil {
+		t := f.Type
+		if t.Kind() == reflect.Array {
+			t = t.Elem()
+		}
+		if t.Kind() == reflect.Struct && g.done[t] == "" {
+			g.done[t] = "opmux_" + ops.FieldName(t.Name())
+			if err := g.structure(t, g.done[t], t.Name()+" in Go.", nil); err != nil {
 				return err
 			}
 		}

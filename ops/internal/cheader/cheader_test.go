@@ -86,6 +86,7 @@ func TestLayout(t *testing.T) {
 	structs("opmux_tensor", reflect.TypeFor[tensor.Tensor]())
 	structs("opmux_call", reflect.TypeFor[registry.Header]())
 	structs("opmux_rope_params", reflect.TypeFor[ops.RopeParams]())
+	structs("opmux_fused_step", reflect.TypeFor[ops.FusedStep]())
 	for _, d := range registry.Descriptors() {
 		structs(CName(d.Name), d.Record)
 	}

@@ -24,6 +24,8 @@ func Text() ([]byte, error) {
 		dtypeEnum(),
 		enum("OPMUX_LAYOUT", "Layouts of a tensor's bytes.", []string{tensor.Strided.String(), tensor.Lane16.String()}),
 		enum("OPMUX_ROPE", "Rules of rope scaling (opmux_rope_params.scaling).", ropeScalings()),
+		fusedOps(),
+		enum("OPMUX_REDUCE", "Reductions of a step (opmux_fused_step.reduce).", []string{ops.ReduceNone.String(), ops.ReduceMeanSquare.String()}),
 	})
 }
 
@@ -61,4 +63,12 @@ func ropeScalings() (s []string) {
 		s = append(s, r.String())
 	}
 	return s
+}
+
+func fusedOps() Enum {
+	e := Enum{Prefix: "OPMUX_FUSED", Doc: "What a step of a fused chain computes (opmux_fused_step.op)."}
+	for f := ops.FusedNothing + 1; f.Valid(); f++ {
+		e.Names, e.Values = append(e.Names, f.String()), append(e.Values, uint64(f))
+	}
+	return e
 }
