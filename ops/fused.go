@@ -249,6 +249,18 @@ var (
 		"q and k heads split off, normalized and rotated, the gate copied", checkAttnQKNormRopeGate)
 )
 
+// CheckChain reports whether FusedChain runs steps, with or without a residual. The error is an *OpError.
+func CheckChain(steps []FusedStep, residual bool) error {
+	if n := len(steps); n < 1 || n > MaxFusedSteps {
+		return &OpError{Op: "fused_chain", Kind: ErrAttr, Operand: "num_steps", Msg: fmt.Sprintf("%d is not 1 to %d", n, MaxFusedSteps)}
+	}
+	if e := checkChain(steps, residual); e != nil {
+		e.Op = "fused_chain"
+		return e
+	}
+	return nil
+}
+
 // checkChain checks the steps of a chain.
 func checkChain(steps []FusedStep, residual bool) *OpError {
 	written := false

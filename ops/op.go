@@ -145,6 +145,15 @@ func Launch(q *registry.Queue, op registry.Op, args unsafe.Pointer) error {
 	return q.Launch(op, args)
 }
 
+// Validate is Op.Validate for an op of this package that the caller learns at run time. args points to its record.
+// registry.ErrUnknownOp.
+func Validate(op registry.Op, args unsafe.Pointer, dev tensor.Device) error {
+	if int(op) < len(byID) && byID[op] != nil {
+		return byID[op].validateTarget(args, dev)
+	}
+	return fmt.Errorf("ops: op %d: %w", op, registry.ErrUnknownOp)
+}
+
 func (c *core) launch(q *registry.Queue, args unsafe.Pointer) error {
 	if err := c.validate(args, q.Device()); err != nil {
 		return err

@@ -104,6 +104,28 @@ func (q *Queue) chain(op Op) (*chain, error) {
 	return c, nil
 }
 
+// Head names the kernel that a chain tries first.
+type Head struct {
+	Kernel   string
+	Provider string
+	Tier     Tier // Borrowed for a CPU kernel lent to another device
+}
+
+// Head returns the head of op's chain on the queue, as its scopes leave it; false if there is no kernel or no such op. It
+// counts nothing and allocates nothing.
+func (q *Queue) Head(op Op) (Head, bool) {
+	c, err := q.chain(op)
+	if err != nil || len(c.steps) == 0 {
+		return Head{}, false
+	}
+	s := &c.steps[0]
+	h := Head{Kernel: s.g.p.Kernel, Provider: s.provider(), Tier: s.g.p.Tier}
+	if s.k.borrowed {
+		h.Tier = Borrowed
+	}
+	return h, true
+}
+
 // find is the slow path of a lookup: it compiles the first snapshot, takes over ops described since, or says what is
 // unknown.
 func (r *Registry) find(op Op, dev tensor.Device) (*table, *chain, error) {
