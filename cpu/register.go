@@ -25,6 +25,7 @@ func Register(r *registry.Registry) error {
 	reg.linearReference()
 	reg.moeReference()
 	reg.quantReference()
+	reg.transformReference()
 	reg.fusedReference()
 	return reg.err
 }

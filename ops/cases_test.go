@@ -117,7 +117,7 @@ var (
 
 // cases lists every op of the package.
 func cases() []opCase {
-	return slices.Concat(basicCases(), gemmCases(), elementwiseCases(), mlaCases(), linearCases(), moeCases(), quantCases(), fusedCases())
+	return slices.Concat(basicCases(), gemmCases(), elementwiseCases(), mlaCases(), linearCases(), moeCases(), quantCases(), transformCases(), fusedCases())
 }
 
 // basicCases has the ops that a dense model calls.

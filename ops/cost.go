@@ -115,7 +115,7 @@ func (t *tally) operand(name string) *Traffic {
 }
 
 // costs has every op of the package.
-var costs = union(basicCosts, gemmCosts, elementwiseCosts, mlaCosts, linearCosts, moeCosts, quantCosts, fusedCosts)
+var costs = union(basicCosts, gemmCosts, elementwiseCosts, mlaCosts, linearCosts, moeCosts, quantCosts, transformCosts, fusedCosts)
 
 // union puts tables of distinct keys together.
 func union[K comparable, V any](tables ...map[K]V) map[K]V {

@@ -32,7 +32,7 @@ type symbolMeaning struct {
 
 // symbolMeanings is by "op symbol", or by symbol for all ops that say nothing else. Symbols that are missing are static
 // extents without a further name.
-var symbolMeanings = union(basicSymbols, gemmSymbols, elementwiseSymbols, mlaSymbols, linearSymbols, moeSymbols, quantSymbols, fusedSymbols)
+var symbolMeanings = union(basicSymbols, gemmSymbols, elementwiseSymbols, mlaSymbols, linearSymbols, moeSymbols, quantSymbols, transformSymbols, fusedSymbols)
 
 var basicSymbols = symbolTable{
 	"T":  {"tokens", true, []string{"num_tokens"}},

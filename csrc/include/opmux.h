@@ -188,7 +188,9 @@ enum {
 	OPMUX_OP_APPLY_ALLOWED_TOKEN_IDS = 70,
 	OPMUX_OP_FUSED_CHAIN = 72,
 	OPMUX_OP_ATTN_QK_NORM_ROPE_GATE = 73,
+	OPMUX_OP_DROPIN_PROBE = 79,
 	OPMUX_OP_SOFTMAX = 80,
+	OPMUX_OP_HADAMARD_TRANSFORM = 92,
 };
 
 /* A status word: code (bits 0-7), reason (8-15), flags (16-23), payload (24-63). 0 is OK. */
@@ -795,6 +797,31 @@ OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, eps) == 1456);
 OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, rotary_dim) == 1460);
 OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, gemma) == 1464);
 
+/* dropin_probe: in + scalar, and what a foreign kernel saw of its call in a workspace. */
+typedef struct opmux_dropin_probe_args {
+	opmux_call call;
+	opmux_tensor out; /* out [R,C] f32, strided */
+	opmux_tensor in; /* in [R,C] f32, strided */
+	opmux_tensor workspace; /* out [W] i32, contig */
+	opmux_tensor resident_scalar; /* in opt [1] f32, contig */
+	int64_t scalar_type;
+	float scalar;
+	int32_t workspace_slot;
+	int32_t scalar_slot;
+	uint8_t layout;
+} opmux_dropin_probe_args;
+OPMUX_ASSERT(sizeof(opmux_dropin_probe_args) == 776);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, in) == 224);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, workspace) == 400);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, resident_scalar) == 576);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, scalar_type) == 752);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, scalar) == 760);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, workspace_slot) == 764);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, scalar_slot) == 768);
+OPMUX_ASSERT(offsetof(opmux_dropin_probe_args, layout) == 772);
+
 /* softmax: softmax of scaled logits with an additive mask, ALiBi slopes and sinks. */
 typedef struct opmux_softmax_args {
 	opmux_call call;
@@ -813,6 +840,19 @@ OPMUX_ASSERT(offsetof(opmux_softmax_args, mask) == 400);
 OPMUX_ASSERT(offsetof(opmux_softmax_args, sinks) == 576);
 OPMUX_ASSERT(offsetof(opmux_softmax_args, scale) == 752);
 OPMUX_ASSERT(offsetof(opmux_softmax_args, max_bias) == 756);
+
+/* hadamard_transform: rows times the Walsh-Hadamard matrix in natural order. */
+typedef struct opmux_hadamard_transform_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,N] float, contig */
+	opmux_tensor x; /* in [T,N] float, rows */
+	float scale;
+} opmux_hadamard_transform_args;
+OPMUX_ASSERT(sizeof(opmux_hadamard_transform_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, scale) == 400);
 
 #ifdef __cplusplus
 }

@@ -99,7 +99,7 @@ func (g *generator) attr(name string, def int64) int64 {
 	return def
 }
 
-var recipes = union(basicRecipes, gemmRecipes, elementwiseRecipes, mlaRecipes, linearRecipes, moeRecipes, quantRecipes, fusedRecipes)
+var recipes = union(basicRecipes, gemmRecipes, elementwiseRecipes, mlaRecipes, linearRecipes, moeRecipes, quantRecipes, transformRecipes, fusedRecipes)
 
 // recipeTable has recipes by op.
 type recipeTable = map[string]*recipe

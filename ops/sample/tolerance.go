@@ -37,7 +37,7 @@ var Bits = Tolerance{Exact: true}
 
 // tolerances holds the ops whose results are not exact. What only moves, selects, compares, or rounds once is: copies,
 // table look-ups, relu, sums of two numbers, token ids, masks.
-var tolerances = union(basicTolerances, gemmTolerances, elementwiseTolerances, mlaTolerances, linearTolerances, moeTolerances, quantTolerances, fusedTolerances)
+var tolerances = union(basicTolerances, gemmTolerances, elementwiseTolerances, mlaTolerances, linearTolerances, moeTolerances, quantTolerances, transformTolerances, fusedTolerances)
 
 // toleranceTable has bounds by op.
 type toleranceTable = map[string]bounds
