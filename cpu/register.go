@@ -3,6 +3,7 @@ package cpu
 import (
 	"errors"
 	"reflect"
+	"unsafe"
 
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/registry"
@@ -36,13 +37,16 @@ type registrar struct {
 	err error
 }
 
-// add registers f as t's kernel of op o. test may be nil.
-func add[R any](g *registrar, t *tier, o *ops.Op[R], f kernel[R], traits registry.Traits, test func(q *registry.Queue) error) {
-	fn := registry.Erase(func(q *registry.Queue, a *R) registry.Status { return f(t, q, a) })
-	g.put(t, o, fn, reflect.TypeFor[R](), traits, test)
+// add registers f as t's kernel of op o, whose record P points to: the registry refuses others. test may be nil.
+//
+// Type parameters here are pointers, of which all instances share one body; those of ops.Op have one for each record.
+func add[P any](g *registrar, t *tier, o described, f kernel[P], traits registry.Traits, test func(q *registry.Queue) error) {
+	fn := func(q *registry.Queue, args unsafe.Pointer) registry.Status {
+		return f(t, q, *(*P)(unsafe.Pointer(&args)))
+	}
+	g.put(t, o, fn, reflect.TypeOf(*new(P)).Elem(), traits, test)
 }
 
-// put is the part of add that does not depend on the record, and so is compiled once.
 func (g *registrar) put(t *tier, o described, fn registry.Launcher, record reflect.Type, traits registry.Traits, test func(q *registry.Queue) error) {
 	_, err := g.r.RegisterOpProvider(o.ID(), tensor.CPU, registry.OpProvider{Name: t.name, Priority: t.priority, Tier: t.tier, Supports: t.supports,
 		Traits: traits, Doc: t.doc, SelfTest: test, Spec: specOf(t, o, traits), Fn: fn, Record: record})
@@ -50,7 +54,7 @@ func (g *registrar) put(t *tier, o described, fn registry.Launcher, record refle
 }
 
 // tested registers f with a self-test against the reference's kernel, if the tier is assembly.
-func tested[R any](g *registrar, t *tier, o *ops.Op[R], f, ref kernel[R], traits registry.Traits) {
+func tested[P any](g *registrar, t *tier, o described, f, ref kernel[P], traits registry.Traits) {
 	var test func(q *registry.Queue) error
 	if t.assembly {
 		test = selfTest(o, ref, traits.BitExact, specOf(t, o, traits).Thresholds)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/opmux/opmux/ops"
 	"github.com/opmux/opmux/ops/sample"
@@ -12,16 +13,18 @@ import (
 	"github.com/opmux/opmux/tensor"
 )
 
-// kernel is a tier's function for an op with record R.
-type kernel[R any] func(t *tier, q *registry.Queue, a *R) registry.Status
+// kernel is a tier's function for an op whose record P points to.
+type kernel[P any] func(t *tier, q *registry.Queue, a P) registry.Status
 
 // selfTest returns a known-answer test of o's kernels: an odd shape and the neighbours of the thresholds at which they
 // take another path, run by the reference, too. It takes a millisecond or two.
-func selfTest[R any](o *ops.Op[R], ref kernel[R], exact bool, thresholds map[string][]int64) func(q *registry.Queue) error {
-	launch := func(q *registry.Queue, a *R) registry.Status { return ref(reference, q, a) }
+func selfTest[P any](o described, ref kernel[P], exact bool, thresholds map[string][]int64) func(q *registry.Queue) error {
+	launch := func(q *registry.Queue, args unsafe.Pointer) registry.Status {
+		return ref(reference, q, *(*P)(unsafe.Pointer(&args)))
+	}
 	return func(q *registry.Queue) error {
 		d := o.Descriptor()
-		return sample.SelfTest(d, registry.Erase(launch), exact, selfCases(d, thresholds)...)(q)
+		return sample.SelfTest(d, launch, exact, selfCases(d, thresholds)...)(q)
 	}
 }
 

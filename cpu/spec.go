@@ -96,9 +96,10 @@ func (t *tier) rowThresholds(formats ...simd.Format) (list []int64) {
 	return list
 }
 
-// described is what specOf needs of an op.
+// described is what registration needs of an op.
 type described interface {
 	ID() registry.Op
+	Descriptor() registry.Descriptor
 	Signatures() []tensor.FormatSignature
 }
 

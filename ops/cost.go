@@ -148,7 +148,7 @@ var basicCosts = costTable{
 	OpRelu:       cost(func(t *tally, a *ReluArgs) { t.each(&a.X, 1) }),
 	OpAdd:        cost(func(t *tally, a *AddArgs) { t.each(&a.A, 1) }),
 	OpMulScalar:  cost(func(t *tally, a *MulScalarArgs) { t.each(&a.X, 1) }),
-	OpQKVSplit:   movement[QKVSplitArgs](nil),
+	OpQKVSplit:   moved,
 	OpSoftmax: cost(func(t *tally, a *SoftmaxArgs) {
 		t.each(&a.X, 1+softmaxWork+count(a.Mask.Present())+count(a.MaxBias > 0))
 	}),
@@ -222,20 +222,21 @@ const (
 	rotationWork = 6 // of a pair of a head: four multiplications, two additions
 )
 
-// cost erases the record's type.
-func cost[R any](f func(t *tally, a *R)) func(t *tally, args unsafe.Pointer) {
-	return func(t *tally, args unsafe.Pointer) { f(t, (*R)(args)) }
+// cost erases the record's type; P points to it.
+func cost[P any](f func(t *tally, a P)) func(t *tally, args unsafe.Pointer) {
+	return func(t *tally, args unsafe.Pointer) { f(t, *(*P)(unsafe.Pointer(&args))) }
 }
 
-// movement is cost of an op that computes nothing. A nil f leaves the operands whole.
-func movement[R any](f func(t *tally, a *R)) func(t *tally, args unsafe.Pointer) {
+// movement is cost of an op that computes nothing but where its operands are read in part.
+func movement[P any](f func(t *tally, a P)) func(t *tally, args unsafe.Pointer) {
 	return func(t *tally, args unsafe.Pointer) {
 		t.Movement = true
-		if f != nil {
-			f(t, (*R)(args))
-		}
+		f(t, *(*P)(unsafe.Pointer(&args)))
 	}
 }
+
+// moved is the cost of an op that computes nothing.
+func moved(t *tally, _ unsafe.Pointer) { t.Movement = true }
 
 // product counts [M,K] times K by n.
 func (t *tally) product(a *tensor.Tensor, n int64) { t.FLOPs = 2 * elements(a) * float64(n) }

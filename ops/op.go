@@ -12,10 +12,7 @@ import (
 
 // Op is one operation of the catalogue with argument record R. Its methods are safe for concurrent use as far as the
 // queues are. There is one exported variable for each op; other values of this type are of no use.
-type Op[R any] struct {
-	core
-	pool sync.Pool // of *R, cleared
-}
+type Op[R any] struct{ core }
 
 // core is what an op is without its record's type.
 type core struct {
@@ -26,6 +23,8 @@ type core struct {
 
 	schemaOnce sync.Once
 	traits     *registry.Schema
+
+	pool sync.Pool // of records, as unsafe.Pointer, cleared
 
 	check func(args unsafe.Pointer) *OpError // what the tags cannot say; nil if they say all
 	noop  func(args unsafe.Pointer) bool     // the call does nothing though outputs have elements; nil: never
@@ -46,18 +45,24 @@ func init() {
 	}
 }
 
+// What is generic over records is compiled once for each of them, under a name that holds the record's fields and tags: in
+// a program such an instance weighs some kilobytes. So methods of Op do no more than erase the type, what can do without
+// it belongs to core, and helpers take a pointer P to the record, of which all instances share one body.
+
 // define makes an op. check sees records whose operands have passed; it may be nil.
 func define[R any](id registry.Op, name, family, mode, doc string, check func(a *R) *OpError) *Op[R] {
 	o := &Op[R]{}
-	o.pool.New = func() any { return new(R) }
 	if check != nil {
-		o.check = func(args unsafe.Pointer) *OpError { return check((*R)(args)) }
+		o.check = erased(check)
 	}
-	o.describe(id, name, family, mode, doc, reflect.TypeFor[R]())
+	o.describe(id, name, family, mode, doc, reflect.TypeOf((*R)(nil)).Elem())
 	return o
 }
 
-// The methods of Op and of what is made from it are compiled once for each record, so they hand their work to core's.
+// erased is check without the record's type; P points to it.
+func erased[P any](check func(a P) *OpError) func(args unsafe.Pointer) *OpError {
+	return func(args unsafe.Pointer) *OpError { return check(*(*P)(unsafe.Pointer(&args))) }
+}
 
 // describe gives c its descriptor and its place in the list.
 func (c *core) describe(id registry.Op, name, family, mode, doc string, record reflect.Type) {
@@ -66,6 +71,7 @@ func (c *core) describe(id registry.Op, name, family, mode, doc string, record r
 	c.desc.Validate = func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }
 	c.desc.Load = func() []registry.Operand { return c.spec().list }
 	c.desc.LoadSchema = c.schema
+	c.pool.New = func() any { return reflect.New(record).UnsafePointer() }
 	all = append(all, c)
 }
 
@@ -76,15 +82,13 @@ func (c *core) spec() *spec {
 }
 
 // ID returns the op's number.
-func (o *Op[R]) ID() registry.Op { return o.desc.Op }
+func (c *core) ID() registry.Op { return c.desc.Op }
 
 // Name returns the op's name, as in the catalogue.
-func (o *Op[R]) Name() string { return o.name }
+func (c *core) Name() string { return c.name }
 
 // Descriptor returns the op's contract as data.
-func (o *Op[R]) Descriptor() registry.Descriptor { return o.descriptor() }
-
-func (c *core) descriptor() registry.Descriptor {
+func (c *core) Descriptor() registry.Descriptor {
 	d := c.desc
 	d.Operands = c.spec().list
 	s := c.schema()
@@ -105,12 +109,12 @@ func (c *core) validateTarget(args unsafe.Pointer, dev tensor.Device) error {
 // Call validates and launches a call whose record is copied into one of the op's own, so that a may be a composite
 // literal. Launch, with a record that the caller keeps, is cheaper.
 func (o *Op[R]) Call(q *registry.Queue, a R) error {
-	p := o.pool.Get().(*R)
+	p := (*R)(o.pool.Get().(unsafe.Pointer))
 	*p = a
 	err := o.Launch(q, p)
 	var zero R
 	*p = zero
-	o.pool.Put(p)
+	o.pool.Put(unsafe.Pointer(p))
 	return err
 }
 

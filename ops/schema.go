@@ -114,9 +114,7 @@ func (c *core) schema() *registry.Schema {
 }
 
 // Signatures lists the format signatures that calls of the op can have, in its roles (Descriptor.Roles).
-func (o *Op[R]) Signatures() []tensor.FormatSignature { return o.signatures() }
-
-func (c *core) signatures() []tensor.FormatSignature { return slices.Clone(c.schema().Signatures()) }
+func (c *core) Signatures() []tensor.FormatSignature { return slices.Clone(c.schema().Signatures()) }
 
 // carriesValues reports whether o is an operand whose elements are numbers to compute with, and not indices or a mask.
 func (o *operand) carriesValues() bool {

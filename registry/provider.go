@@ -322,7 +322,13 @@ func Erase[R any](fn func(*Queue, *R) Status) Launcher {
 	if fn == nil {
 		return nil
 	}
-	return func(q *Queue, args unsafe.Pointer) Status { return fn(q, (*R)(args)) }
+	return erase(fn)
+}
+
+// erase is for pointers P, of which all instances share one body, and one name: that of an instance for a record holds
+// its fields and tags.
+func erase[P any](fn func(*Queue, P) Status) Launcher {
+	return func(q *Queue, args unsafe.Pointer) Status { return fn(q, *(*P)(unsafe.Pointer(&args))) }
 }
 
 // mainPackage is the path of the program's own package.
