@@ -41,16 +41,8 @@ func TestProbeSeesItsCall(t *testing.T) {
 	q, f := onReference(t, ops.OpDropinProbe), newFixture(t)
 	in := f.f32(1, 2, 3, 4, 5, 6)
 	in.Rank, in.Shape, in.Stride = 2, [8]int64{3, 2}, [8]int64{1, 3} // [2,3] transposed
-	a := ops.DropinProbeArgs{Out: f.raw(tensor.F32, 3, 2), In: in, Workspace: f.raw(tensor.I32, 3), ScalarType: ops.SemanticTypeF32, Scalar: 0.5, ScalarSlot: 1}
+	a := ops.DropinProbeArgs{Out: f.raw(tensor.F32, 3, 2), In: in, Workspace: f.raw(tensor.I32, 3), ScalarType: tensor.F32.ScalarID(), Scalar: 0.5, ScalarSlot: 1}
 	require.NoError(t, ops.DropinProbe.Launch(q, &a))
 	require.Equal(t, []float32{1.5, 4.5, 2.5, 5.5, 3.5, 6.5}, elems[float32](&a.Out, 0, 6))
 	require.Equal(t, []int32{0x11708, 0, 0}, elems[int32](&a.Workspace, 0, 3), "8 exponent bits, 23 of mantissa, signed")
-	for _, dt := range []tensor.DType{tensor.F32, tensor.F16, tensor.BF16} {
-		id, ok := ops.SemanticType(dt)
-		require.True(t, ok)
-		require.EqualValues(t, 8*dt.Size()-1, id&0xff+id>>8&0xff, dt)
-		require.EqualValues(t, 1, id>>50)
-	}
-	_, ok := ops.SemanticType(tensor.Q4_0)
-	require.False(t, ok)
 }

@@ -12,6 +12,10 @@ import (
 func (g *registrar) transformReference() {
 	t := reference
 	add(g, t, ops.HadamardTransform, refHadamardTransform, registry.Traits{BatchInvariant: true, BitExact: true}, nil)
+	exact := registry.Traits{BatchInvariant: true, BitExact: true}
+	add(g, t, ops.QuantMX, refQuantMX, exact, nil)
+	add(g, t, ops.DequantMX, refDequantMX, exact, nil)
+	add(g, t, ops.QuantFP8Dynamic, refQuantFP8Dynamic, registry.Traits{BitExact: true}, nil)
 	add(g, t, ops.DropinProbe, refDropinProbe, registry.Traits{BitExact: true}, nil)
 }
 

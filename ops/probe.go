@@ -14,29 +14,6 @@ const (
 	ProbeMarlin
 )
 
-// SemanticTypeF32 is the semantic type id of f32: 8 exponent and 23 mantissa bits, signed, bias 0, NaN as IEEE 754 has it.
-const SemanticTypeF32 int64 = 8 | 23<<8 | 1<<16 | 1<<50
-
-// semanticTypes are the ids of the types that drop-in kernels name (vLLM's ScalarType): exponent bits in bits 0 to 7,
-// mantissa bits in 8 to 15, signed in 16, bias in 17 to 48, finite only in 49, kind of NaN from 50 on (0 none, 1 IEEE, 2 extended).
-var semanticTypes = map[tensor.DType]int64{
-	tensor.F32:      SemanticTypeF32,
-	tensor.F16:      5 | 10<<8 | 1<<16 | 1<<50,
-	tensor.BF16:     8 | 7<<8 | 1<<16 | 1<<50,
-	tensor.I8:       0 | 7<<8 | 1<<16,
-	tensor.I32:      0 | 31<<8 | 1<<16,
-	tensor.I64:      0 | 63<<8 | 1<<16,
-	tensor.F4E2M1x2: 2 | 1<<8 | 1<<16 | 1<<49,
-	tensor.F8E4M3FN: 4 | 3<<8 | 1<<16 | 1<<49 | 2<<50,
-	tensor.F8E8M0:   8 | 0<<8 | 0<<16 | 1<<49 | 2<<50,
-}
-
-// SemanticType returns the semantic type id of a dtype; false for dtypes that have none.
-func SemanticType(t tensor.DType) (int64, bool) {
-	id, ok := semanticTypes[t]
-	return id, ok
-}
-
 // DropinProbeArgs is the record of DropinProbe: out = in + scalar, and the first word of workspace is the low half of
 // scalar_type XOR layout, the others 0. It shows that strides, semantic type ids, a workspace and a resident scalar reach a
 // foreign kernel unchanged. The scalar is the operand if that is there, else the attribute.
@@ -46,7 +23,7 @@ type DropinProbeArgs struct {
 	In             tensor.Tensor `op:"in" shape:"R,C" dtype:"f32" layout:"strided"`
 	Workspace      tensor.Tensor `op:"out" shape:"W" dtype:"i32"`    // at least one word; need not be zero on entry
 	ResidentScalar tensor.Tensor `op:"in,opt" shape:"1" dtype:"f32"` // on the queue's device
-	ScalarType     int64         // SemanticTypeF32
+	ScalarType     int64         // tensor.F32.ScalarID()
 	Scalar         float32       // any value; 0 with ResidentScalar
 	WorkspaceSlot  int32         // >= 0, not ScalarSlot
 	ScalarSlot     int32         // >= 0
@@ -66,8 +43,8 @@ var DropinProbe = define(OpDropinProbe, "dropin_probe", "diag", "abi_probe",
 			}
 		}
 		switch {
-		case a.ScalarType != SemanticTypeF32:
-			return bad(ErrAttr, "scalar_type", "%#x is not f32's %#x", a.ScalarType, SemanticTypeF32)
+		case a.ScalarType != tensor.F32.ScalarID():
+			return bad(ErrAttr, "scalar_type", "%#x is not f32's %#x", a.ScalarType, tensor.F32.ScalarID())
 		case a.Layout != ProbeStrided:
 			return bad(ErrAttr, "layout", "%d is not strided (%d)", a.Layout, ProbeStrided)
 		case a.ResidentScalar.Present() && a.Scalar != 0:

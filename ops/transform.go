@@ -18,7 +18,7 @@ type HadamardTransformArgs struct {
 }
 
 // HadamardTransform rotates rows so that outliers spread over all elements, before they are quantized.
-var HadamardTransform = define(OpHadamardTransform, "hadamard_transform", "transform", "hadamard",
+var HadamardTransform = define(OpHadamardTransform, "hadamard_transform", "transform", "hadamard_transform",
 	"rows times the Walsh-Hadamard matrix in natural order",
 	func(a *HadamardTransformArgs) *OpError {
 		if n := a.X.Shape[1]; bits.OnesCount64(uint64(n)) != 1 {

@@ -191,6 +191,9 @@ enum {
 	OPMUX_OP_DROPIN_PROBE = 79,
 	OPMUX_OP_SOFTMAX = 80,
 	OPMUX_OP_HADAMARD_TRANSFORM = 92,
+	OPMUX_OP_QUANT_MX = 96,
+	OPMUX_OP_DEQUANT_MX = 97,
+	OPMUX_OP_QUANT_FP8_DYNAMIC = 99,
 };
 
 /* A status word: code (bits 0-7), reason (8-15), flags (16-23), payload (24-63). 0 is OK. */
@@ -853,6 +856,51 @@ OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, scale) == 400);
+
+/* quant_mx: rows as mxfp8 or mxfp4: a power of two for each 32 elements. */
+typedef struct opmux_quant_mx_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,W] f8_e4m3fn f8_e5m2 f4_e2m1x2, contig */
+	opmux_tensor scale; /* out [M,G] f8_e8m0 u8, contig */
+	opmux_tensor x; /* in [M,K] float, rows */
+	uint8_t rounding;
+} opmux_quant_mx_args;
+OPMUX_ASSERT(sizeof(opmux_quant_mx_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_quant_mx_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_quant_mx_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_quant_mx_args, scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_quant_mx_args, x) == 400);
+OPMUX_ASSERT(offsetof(opmux_quant_mx_args, rounding) == 576);
+
+/* dequant_mx: rows of mxfp8 or mxfp4 as floats. */
+typedef struct opmux_dequant_mx_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,K] float, contig */
+	opmux_tensor x; /* in [M,W] f8_e4m3fn f8_e5m2 f4_e2m1x2, contig */
+	opmux_tensor scale; /* in [M,G] f8_e8m0 u8, contig */
+} opmux_dequant_mx_args;
+OPMUX_ASSERT(sizeof(opmux_dequant_mx_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, scale) == 400);
+
+/* quant_fp8_dynamic: rows as fp8 with scales from the data, one for the tensor, a row or a group. */
+typedef struct opmux_quant_fp8_dynamic_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,K] f8_e4m3fn f8_e5m2, contig */
+	opmux_tensor scale; /* out [S|M,G] f32 f8_e8m0, contig */
+	opmux_tensor x; /* in [M,K] float, rows */
+	int32_t group_size;
+	uint8_t granularity;
+} opmux_quant_fp8_dynamic_args;
+OPMUX_ASSERT(sizeof(opmux_quant_fp8_dynamic_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, x) == 400);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, group_size) == 576);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, granularity) == 580);
 
 #ifdef __cplusplus
 }
