@@ -26,7 +26,9 @@ var dtypeClasses = map[string][]tensor.DType{
 	"outfloat": {tensor.F32, tensor.BF16},
 	"index":    {tensor.I32, tensor.I64},
 	"mask":     {tensor.I8, tensor.U8},
-	"block":    blockDTypes(), // every block dtype that weights come in
+	"byte":     {tensor.I8, tensor.U8, tensor.F8E4M3FN}, // codes of fp8 e4m3fn, whatever the type says
+	"fp4":      {tensor.I8, tensor.U8, tensor.F4E2M1x2}, // pairs of fp4 codes, the even element in the low nibble
+	"block":    blockDTypes(),                           // every block dtype that weights come in
 }
 
 // blockDTypes lists the block types but Q8_1, which only activations have.
