@@ -26,6 +26,8 @@ var dtypeClasses = map[string][]tensor.DType{
 	"outfloat": {tensor.F32, tensor.BF16},
 	"index":    {tensor.I32, tensor.I64},
 	"mask":     {tensor.I8, tensor.U8},
+	"int":      {tensor.I8, tensor.U8, tensor.I16, tensor.I32, tensor.I64},
+	"element":  elementDTypes(),                         // every dtype of single elements
 	"byte":     {tensor.I8, tensor.U8, tensor.F8E4M3FN}, // codes of fp8 e4m3fn, whatever the type says
 	"fp4":      {tensor.I8, tensor.U8, tensor.F4E2M1x2}, // pairs of fp4 codes, the even element in the low nibble
 	"block":    blockDTypes(),                           // every block dtype that weights come in
@@ -39,6 +41,16 @@ func blockDTypes() (b []tensor.DType) {
 		}
 	}
 	return b
+}
+
+// elementDTypes lists the dtypes that are no blocks.
+func elementDTypes() (list []tensor.DType) {
+	for t := tensor.DType(0); t < 64; t++ {
+		if t.Size() > 0 {
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // layoutRule is a stride rule. A stride is never negative, and that of an extent 0 or 1 does not matter.
@@ -157,18 +169,12 @@ func (s *spec) parse(o *operand, tag reflect.StructTag) error {
 			return fmt.Errorf("dtype %q", o.DType)
 		}
 	} else {
-		for word := range strings.FieldsSeq(o.DType) {
-			class, ok := dtypeClasses[word]
-			if !ok {
-				t, err := tensor.ParseDType(word)
-				if err != nil {
-					return err
-				}
-				class = []tensor.DType{t}
-			}
-			for _, t := range class {
-				o.dtypes |= 1 << t
-			}
+		list, err := ParseDTypes(o.DType)
+		if err != nil {
+			return err
+		}
+		for _, t := range list {
+			o.dtypes |= 1 << t
 		}
 	}
 
@@ -180,6 +186,23 @@ func (s *spec) parse(o *operand, tag reflect.StructTag) error {
 	}
 	o.rule, o.lane16 = r, lane16
 	return nil
+}
+
+// ParseDTypes returns the dtypes that the words of a dtype tag stand for, classes in their order; not for "like x". The error
+// wraps tensor.ErrDType.
+func ParseDTypes(tag string) (list []tensor.DType, err error) {
+	for word := range strings.FieldsSeq(tag) {
+		class, ok := dtypeClasses[word]
+		if !ok {
+			t, err := tensor.ParseDType(word)
+			if err != nil {
+				return nil, err
+			}
+			class = []tensor.DType{t}
+		}
+		list = append(list, class...)
+	}
+	return list, nil
 }
 
 // extent parses "3", "T" or "R+1".

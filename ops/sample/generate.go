@@ -145,29 +145,8 @@ func DTypes(o *registry.Operand) (list []tensor.DType, err error) {
 	if strings.HasPrefix(o.DType, "like ") {
 		return nil, nil
 	}
-	for word := range strings.FieldsSeq(o.DType) {
-		switch word {
-		case "float":
-			list = append(list, tensor.F32, tensor.F16, tensor.BF16)
-		case "outfloat":
-			list = append(list, tensor.F32, tensor.BF16)
-		case "index":
-			list = append(list, tensor.I32, tensor.I64)
-		case "mask":
-			list = append(list, tensor.I8, tensor.U8)
-		case "block":
-			for t := tensor.DType(0); t < 64; t++ {
-				if t.IsBlock() && t != tensor.Q8_1 {
-					list = append(list, t)
-				}
-			}
-		default:
-			t, err := tensor.ParseDType(word)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, t)
-		}
+	if list, err = ops.ParseDTypes(o.DType); err != nil {
+		return nil, err
 	}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("dtype %q", o.DType)
