@@ -66,13 +66,43 @@ func erased[P any](check func(a P) *OpError) func(args unsafe.Pointer) *OpError 
 
 // describe gives c its descriptor and its place in the list.
 func (c *core) describe(id registry.Op, name, family, mode, doc string, record reflect.Type) {
+	c.fill(id, name, family, mode, doc, record)
+	all = append(all, c)
+}
+
+func (c *core) fill(id registry.Op, name, family, mode, doc string, record reflect.Type) {
 	c.name = name
 	c.desc = registry.Descriptor{Op: id, Name: name, Family: family, Mode: mode, Doc: doc, Record: record}
 	c.desc.Validate = func(args unsafe.Pointer, dev tensor.Device) error { return c.validate(args, dev) }
 	c.desc.Load = func() []registry.Operand { return c.spec().list }
 	c.desc.LoadSchema = c.schema
 	c.pool.New = func() any { return reflect.New(record).UnsafePointer() }
-	all = append(all, c)
+}
+
+// DescriptorOf describes an op of one's own for registry.Registry.Define, from a record whose tensors have the tags of this
+// package's records: op:"in", shape:"T,H", dtype:"float", layout:"rows" and so on. The descriptor has the operands, the
+// schema for selection, and a validator that checks every record by the rules of the catalogue before check, which may be
+// nil, sees it. The error says what is wrong with a tag.
+func DescriptorOf[R any](name, family, mode, doc string, check func(a *R) *OpError) (registry.Descriptor, error) {
+	var f func(unsafe.Pointer) *OpError
+	if check != nil {
+		f = erased(check)
+	}
+	return descriptorOf(name, family, mode, doc, reflect.TypeOf((*R)(nil)).Elem(), f)
+}
+
+func descriptorOf(name, family, mode, doc string, record reflect.Type, check func(unsafe.Pointer) *OpError) (d registry.Descriptor, err error) {
+	defer func() {
+		if e := recover(); e != nil { // compile's, for a tag
+			err = fmt.Errorf("ops: %s: %v: %w", name, e, registry.ErrSignature)
+		}
+	}()
+	if record.Kind() != reflect.Struct {
+		return d, fmt.Errorf("ops: %s: record %v is no struct: %w", name, record, registry.ErrSignature)
+	}
+	c := &core{check: check}
+	c.fill(0, name, family, mode, doc, record)
+	return c.Descriptor(), nil
 }
 
 // spec returns the compiled tags.

@@ -26,6 +26,9 @@ type AcceptOperand struct {
 	MaxElements int64
 }
 
+// outsideTable is a refusal's detail where the table, and not the kernel, declined.
+const outsideTable = "outside of its accept table"
+
 type acceptProg struct {
 	offs   []uintptr        // operands that type combinations look at
 	tuples [][]tensor.DType // one dtype per offs, None: any

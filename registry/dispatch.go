@@ -214,6 +214,8 @@ func (c *chain) failure(q *Queue, st Status, h *Header, tr *trace) error {
 			f := Refusal{Kernel: c.steps[i].g.p.Kernel, Reason: r}
 			if g := c.steps[i].g; r == ReasonDomain && g.domain != nil {
 				f.Detail = g.domain.outside(c.slot.desc, unsafe.Pointer(h))
+			} else if g.accept != nil && g.accept.check(unsafe.Pointer(h)) == r {
+				f.Detail = outsideTable
 			}
 			e.Refusals = append(e.Refusals, f)
 		}

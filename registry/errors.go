@@ -102,7 +102,7 @@ func (e *NoProviderError) Is(target error) bool {
 type Refusal struct {
 	Kernel string
 	Reason Reason
-	Detail string // of ReasonDomain: what the kernel wants and the call has, "m: wants at least 32, got 1"
+	Detail string // of what the kernel's description leaves out: "m: wants at least 32, got 1"; empty if the kernel itself declined
 }
 
 // DeclinedError says that every kernel of the chain refused the call; nothing was touched. It is ErrDeclined.

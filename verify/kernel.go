@@ -26,6 +26,10 @@ const (
 	checkRepeat    = "same bits again"
 	checkThreads   = "same bits for any number of threads"
 	checkRowsAlone = "same bits alone and in a batch"
+	checkTogether  = "same bits from eight goroutines"
+	checkNewData   = "new data in the same memory"
+	checkRejected  = "rejected by the validator" // the kernel never sees the call and nothing is written
+	checkAllocates = "allocates nothing"
 )
 
 // kernel is one kernel under test.
@@ -39,7 +43,18 @@ type kernel struct {
 	domain    int               // declines that a declared domain explains
 	before    uint64            // calls that reached the kernel before
 	declared  map[string]bool   // signatures of its description, false until one was executed
+	kept      []kept            // calls that passed, spread over the cases
+	every     int               // which of them are kept
 }
+
+// kept is a call with what the kernel made of it.
+type kept struct {
+	*call
+	got *sample.Args
+}
+
+// mostKept bounds the calls of a kernel that are kept for the checks that run once.
+const mostKept = 16
 
 func (v *run) kernel(d registry.Descriptor, s registry.Step, reference string) *kernel {
 	k := &kernel{KernelReport: KernelReport{Op: d.Name, Kernel: s.Kernel, Provider: s.Provider, Declines: map[string]int{}, Checks: map[string]int{}},
@@ -77,12 +92,12 @@ func (k *kernel) check(check string, c *call, err error) {
 // case_ runs the kernel on one case and makes every check that applies.
 func (k *kernel) case_(c *call) {
 	k.Cases++
-	got := c.want.Clone()
+	got := c.want.Clone().On(k.v.Device.ID())
 	got.Reset()
 	err := launch(k.views[0], k.d.Op, got)
 	switch {
 	case errors.Is(err, registry.ErrDeclined):
-		k.declined(err)
+		k.declined(c, err)
 		k.check(checkDecline, c, got.Untouched())
 		return
 	case c.Invalid:
@@ -121,6 +136,9 @@ func (k *kernel) case_(c *call) {
 	if k.Counts.Failures == failed && k.traits.BatchInvariant {
 		k.rows(c, got)
 	}
+	if k.Counts.Failures == failed && k.Cases%max(k.every, 1) == 0 && len(k.kept) < mostKept && !got.Empty() {
+		k.kept = append(k.kept, kept{c, got})
+	}
 }
 
 // seen notes the signature of an executed call.
@@ -157,11 +175,17 @@ func launch(q *registry.Queue, op registry.Op, a *sample.Args) (err error) {
 			err = fmt.Errorf("panic: %v", e)
 		}
 	}()
-	return ops.Launch(q, op, a.Record())
+	if err := ops.Launch(q, op, a.Record()); err != nil {
+		return err
+	}
+	if n := q.Native(); n != nil {
+		return n.Sync(context.Background())
+	}
+	return nil
 }
 
 // declined counts a decline by its reason.
-func (k *kernel) declined(err error) {
+func (k *kernel) declined(c *call, err error) {
 	k.Declined++
 	var d *registry.DeclinedError
 	if !errors.As(err, &d) || len(d.Refusals) == 0 {
@@ -170,8 +194,17 @@ func (k *kernel) declined(err error) {
 	}
 	reason := d.Refusals[0].Reason
 	k.Declines[reason.String()]++
-	if reason == registry.ReasonDomain {
+	switch {
+	case reason == registry.ReasonDomain || d.Refusals[0].Detail != "":
 		k.domain++
+	case reason != registry.ReasonNumerics: // what only values tell no description can
+		if k.Unexplained == nil {
+			k.Unexplained = map[string]int{}
+		}
+		k.Unexplained[reason.String()]++
+		if k.FirstUnexplained == "" {
+			k.FirstUnexplained = c.Name
+		}
 	}
 }
 

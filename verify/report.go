@@ -14,7 +14,7 @@ import (
 type Verdict string
 
 // Verdicts. Only Failed, NeverRan and Missing make a report fail; under Options.Strict Unusable does too, and signatures
-// and cases that were not verified.
+// and cases that were not verified, and declines that the kernel's description does not explain.
 const (
 	Passed   Verdict = "ok"
 	Failed   Verdict = "failed"
@@ -82,6 +82,10 @@ type KernelReport struct {
 	Counts
 	Declines map[string]int `json:"declines,omitempty"` // by reason
 	Checks   map[string]int `json:"checks,omitempty"`   // how often each check was made
+	// Unexplained counts, by reason, the declines of calls that the kernel's description does not leave out, other than for
+	// values (numerics), and FirstUnexplained names the first such case.
+	Unexplained      map[string]int `json:"unexplained,omitempty"`
+	FirstUnexplained string         `json:"first_unexplained,omitempty"`
 	// Signatures counts those of the kernel's description, and Unverified lists the ones of which no call was executed.
 	Signatures int      `json:"signatures,omitempty"`
 	Unverified []string `json:"unverified,omitempty"`
@@ -159,6 +163,9 @@ func (r *Report) WriteText(w io.Writer) error {
 			for _, reason := range slices.Sorted(maps.Keys(k.Declines)) {
 				fmt.Fprintf(&b, "\n%s: declined %d cases: %s\n", k.Kernel, k.Declines[reason], reason)
 			}
+		}
+		for _, reason := range slices.Sorted(maps.Keys(k.Unexplained)) {
+			fmt.Fprintf(&b, "\n%s: declined %d cases that its description does not leave out: %s (%s)\n", k.Kernel, k.Unexplained[reason], reason, k.FirstUnexplained)
 		}
 		if len(k.Unverified) > 0 && k.Verdict != Unusable {
 			fmt.Fprintf(&b, "\n%s: no call of %d of its %d signatures ran: %s\n", k.Kernel, len(k.Unverified), k.Signatures, strings.Join(k.Unverified, "; "))

@@ -1,12 +1,10 @@
 package verify
 
 import (
-	"context"
 	"maps"
 	"slices"
 
 	"github.com/opmux/opmux/ops/sample"
-	"github.com/opmux/opmux/registry"
 )
 
 // mostTries bounds the calls that one search makes.
@@ -19,13 +17,7 @@ func (k *kernel) shrink(c *call, tol sample.Tolerance) *Shrunk {
 		return nil
 	}
 	s := &Shrunk{Shape: maps.Clone(c.want.Shape())}
-	reference := ""
-	for _, step := range k.v.Registry.Explain(k.d.Op, k.v.Device.ID()).Chain {
-		if step.Tier == registry.Reference.String() {
-			reference = step.Kernel
-		}
-	}
-	q := k.v.q.With(registry.WithKernel(context.Background(), k.d.Op, reference))
+	q := k.v.reference(k.d, k.v.referenceName)
 	fails := func(shape sample.Shape) (string, bool) {
 		s.Tries++
 		n := c.Case
@@ -34,7 +26,7 @@ func (k *kernel) shrink(c *call, tol sample.Tolerance) *Shrunk {
 		if err != nil {
 			return "", false
 		}
-		got := want.Clone()
+		got := want.Clone().On(k.v.Device.ID())
 		if launch(q, k.d.Op, want) != nil || launch(k.views[0], k.d.Op, got) != nil {
 			return "", false
 		}

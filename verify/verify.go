@@ -45,8 +45,17 @@ type Options struct {
 	Shapes   []sample.Shape          // in place of the corpus: the plain call at these extents, for each combination of dtypes
 	Level    sample.Level
 	Seed     uint64 // 0 is a fixed one
-	Strict   bool   // kernels that are not usable, signatures of which nothing ran and cases that the reference declines fail too
-	Shrink   bool   // look for the smallest extents at which a case still fails
+	// Strict makes kernels that are not usable, signatures of which nothing ran, declines that a kernel's description does
+	// not explain and cases that the reference declines failures, too.
+	Strict    bool
+	Shrink    bool              // look for the smallest extents at which a case still fails
+	Case      string            // glob over the names of cases; empty is all
+	Cases     []sample.Case     // further cases, of the one op that Op names
+	Tolerance *sample.Tolerance // of ops that the catalogue does not know; nil: their kernels must give the reference's bits
+	// Oracle, if set, is a device of another kind whose reference kernels give the results, such as the CPU for a device
+	// that has no reference of its own.
+	Oracle        device.Device
+	NoAllocations bool // launches must not allocate memory of the Go heap
 	// Progress, if set, is called with the name of each kernel before it runs.
 	Progress func(kernel string)
 }
@@ -106,6 +115,9 @@ func (o *Options) asked() string {
 	for _, operand := range slices.Sorted(maps.Keys(o.Types)) {
 		list = append(list, fmt.Sprintf("operand %s of %v", operand, o.Types[operand]))
 	}
+	if o.Case != "" {
+		list = append(list, fmt.Sprintf("case %q", o.Case))
+	}
 	if o.Shapes != nil {
 		list = append(list, "the shapes given")
 	}
@@ -115,11 +127,13 @@ func (o *Options) asked() string {
 // run is one call of Run.
 type run struct {
 	Options
-	report *Report
-	q      *registry.Queue
-	more   []*registry.Queue // of More, by number of threads
-	unfit  error             // why the last of Shapes suited an op's calls not at all
-	close_ []func() error
+	report        *Report
+	q             *registry.Queue
+	oracle        *registry.Queue   // where the reference runs
+	referenceName string            // of the op at work
+	more          []*registry.Queue // of More, by number of threads
+	unfit         error             // why the last of Shapes suited an op's calls not at all
+	close_        []func() error
 }
 
 func (v *run) open() error {
@@ -135,6 +149,11 @@ func (v *run) open() error {
 	var err error
 	if v.q, err = queue(v.Device); err != nil {
 		return err
+	}
+	if v.oracle = v.q; v.Oracle != nil {
+		if v.oracle, err = queue(v.Oracle); err != nil {
+			return err
+		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(v.More)) {
 		q, err := queue(v.More[n])
@@ -189,6 +208,14 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 			kernels = append(kernels, s)
 		}
 	}
+	if v.Oracle != nil {
+		reference = ""
+		for _, s := range v.Registry.Explain(d.Op, v.Oracle.ID()).Runnable() {
+			if s.Tier == registry.Reference.String() {
+				reference = s.Kernel
+			}
+		}
+	}
 	var dropped []registry.Step
 	for _, s := range e.Dropped {
 		if v.wants(s) && s.State != registry.DropWaiting.String() {
@@ -198,13 +225,14 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 	if len(kernels)+len(dropped) == 0 {
 		return nil
 	}
+	v.referenceName = reference
 	var calls []call
 	if reference != "" {
 		var err error
 		if calls, err = v.calls(ctx, d, reference, kernels); err != nil {
 			return err
 		}
-		if len(calls) == 0 && (v.Shapes != nil || v.Types != nil) {
+		if len(calls) == 0 && (v.Shapes != nil || v.Types != nil || v.Case != "") {
 			return nil // none of the op's calls was asked for
 		}
 	}
@@ -226,12 +254,14 @@ func (v *run) op(ctx context.Context, d registry.Descriptor) error {
 			v.Progress(s.Kernel)
 		}
 		k := v.kernel(d, s, reference)
+		k.every = len(calls) / mostKept
 		for i := range calls {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			k.case_(&calls[i])
 		}
+		k.once()
 		v.done(k.finish())
 	}
 	return nil
@@ -251,7 +281,7 @@ func (v *run) done(k KernelReport) {
 	case Unusable:
 		v.report.OK = v.report.OK && !v.Strict
 	}
-	if v.Strict && len(k.Unverified) > 0 {
+	if v.Strict && len(k.Unverified)+len(k.Unexplained) > 0 {
 		v.report.OK = false
 	}
 }
@@ -318,12 +348,15 @@ func signature(types map[string]tensor.DType) tensor.FormatSignature {
 
 // calls makes the records of all cases and runs the reference on them.
 func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string, kernels []registry.Step) (list []call, err error) {
-	q := v.q.With(registry.WithKernel(context.Background(), d.Op, reference))
-	for _, c := range v.cases(d, kernels) {
+	q := v.reference(d, reference)
+	for _, c := range append(v.cases(d, kernels), v.Cases...) {
+		if !match(v.Case, c.Name) && v.Case != c.Name {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		c.Seed, c.Device = v.Seed, v.Device.ID()
+		c.Op, c.Seed, c.Device = d.Op, v.Seed, v.oracle.Device()
 		if v.Types != nil {
 			c.Types = maps.Clone(c.Types)
 			if c.Types == nil {
@@ -345,7 +378,19 @@ func (v *run) calls(ctx context.Context, d registry.Descriptor, reference string
 			v.report.Unserved = append(v.report.Unserved, d.Name+": "+c.Name)
 			continue
 		}
-		list = append(list, call{Case: c, want: a, err: err, tol: sample.ToleranceFor(a)})
+		list = append(list, call{Case: c, want: a, err: err, tol: v.tolerance(a)})
 	}
 	return list, nil
+}
+
+// reference is the queue on which an op reaches the oracle alone.
+func (v *run) reference(d registry.Descriptor, kernel string) *registry.Queue {
+	return v.oracle.With(registry.WithKernel(context.Background(), d.Op, kernel))
+}
+
+func (v *run) tolerance(a *sample.Args) sample.Tolerance {
+	if v.Tolerance != nil && a.Descriptor().Op >= registry.FirstDefined {
+		return *v.Tolerance
+	}
+	return sample.ToleranceFor(a)
 }
