@@ -9,3 +9,4 @@
 package opmux
 
 //go:generate go run ./internal/readme
+//go:generate go run ./internal/opsdoc

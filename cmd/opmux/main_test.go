@@ -170,6 +170,7 @@ func TestExitCodes(t *testing.T) {
 		{exitInput, "ids", []string{"eval", "--tokens", "99999999"}},
 		{exitInput, "", []string{"generate", "--temperature=-1"}},
 		{exitInput, "ops", []string{"explain", "no_such_op"}},
+		{exitInput, "ops", []string{"ops", "no_such_op"}},
 		{exitMemory, "--context", []string{"generate", "-p", long}},
 		{exitMemory, "--memory", []string{"generate", "--memory", "1"}},
 	} {

@@ -1,0 +1,5 @@
+//go:build noasm || purego
+
+package main
+
+const noasm = true
