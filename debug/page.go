@@ -2,7 +2,6 @@ package debug
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,7 +133,7 @@ func reasons(m map[string]uint64) (out []reason) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, reason{name, m[name]})
 	}
-	slices.SortStableFunc(out, func(a, b reason) int { return cmp.Compare(b.Calls, a.Calls) })
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Calls > out[j].Calls })
 	return out
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/opmux/opmux/device"
@@ -168,10 +169,10 @@ func Collect(o Options) State {
 	for _, e := range snap.Ops {
 		s.add(&e, seen)
 	}
-	slices.SortStableFunc(s.Fallbacks, func(a, b Fallback) int { return cmp.Compare(b.Calls, a.Calls) })
-	slices.SortStableFunc(s.Unserved, func(a, b Unserved) int { return cmp.Compare(b.Calls, a.Calls) })
-	slices.SortStableFunc(s.Kernels, func(a, b Use) int { return cmp.Compare(b.Executed, a.Executed) })
-	slices.SortStableFunc(s.Chains, func(a, b Chain) int { return cmp.Compare(b.Executed, a.Executed) })
+	sort.SliceStable(s.Fallbacks, func(i, j int) bool { return s.Fallbacks[i].Calls > s.Fallbacks[j].Calls })
+	sort.SliceStable(s.Unserved, func(i, j int) bool { return s.Unserved[i].Calls > s.Unserved[j].Calls })
+	sort.SliceStable(s.Kernels, func(i, j int) bool { return s.Kernels[i].Executed > s.Kernels[j].Executed })
+	sort.SliceStable(s.Chains, func(i, j int) bool { return s.Chains[i].Executed > s.Chains[j].Executed })
 	s.Devices = devices(o, &snap)
 	if r == registry.Default() {
 		for _, v := range registry.EnvTable(os.LookupEnv) {

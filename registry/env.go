@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -234,7 +235,9 @@ func near(s string, names []string) []string {
 			c = append(c, scored{n, d})
 		}
 	}
-	slices.SortFunc(c, func(a, b scored) int { return cmp.Or(cmp.Compare(a.d, b.d), cmp.Compare(a.name, b.name)) })
+	sort.SliceStable(c, func(i, j int) bool {
+		return cmp.Or(cmp.Compare(c[i].d, c[j].d), cmp.Compare(c[i].name, c[j].name)) < 0
+	})
 	var out []string
 	for i := 0; i < len(c) && len(out) < 3; i++ {
 		if i == 0 || c[i].name != c[i-1].name {

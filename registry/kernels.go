@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -260,7 +261,7 @@ func (k *KernelSpec) FormatSignaturesForStorageDType(t tensor.DType, roles ...st
 			out = append(out, s)
 		}
 	}
-	slices.SortFunc(out, tensor.FormatSignature.Compare)
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Compare(out[j]) < 0 })
 	return out, nil
 }
 
@@ -457,8 +458,9 @@ func Diff(a, b Snapshot) (out []Change) {
 			out = append(out, Change{k.op, k.dev, k.kernel, "removed", nil})
 		}
 	}
-	slices.SortFunc(out, func(a, b Change) int {
-		return strings.Compare(a.Op+"\x00"+a.Device+"\x00"+a.Kernel, b.Op+"\x00"+b.Device+"\x00"+b.Kernel)
+	sort.SliceStable(out, func(i, j int) bool {
+		a, b := &out[i], &out[j]
+		return a.Op+"\x00"+a.Device+"\x00"+a.Kernel < b.Op+"\x00"+b.Device+"\x00"+b.Kernel
 	})
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -49,8 +50,9 @@ func (r *Registry) RegisterOracle(o Oracle) (remove func(), err error) {
 			return fmt.Errorf("registry: oracle %s: %w", o.Name, ErrDuplicate)
 		}
 		s.oracles = append(slices.Clone(s.oracles), o)
-		slices.SortFunc(s.oracles, func(a, b Oracle) int {
-			return cmp.Or(cmp.Compare(b.Rank, a.Rank), strings.Compare(a.Name, b.Name))
+		sort.SliceStable(s.oracles, func(i, j int) bool {
+			a, b := &s.oracles[i], &s.oracles[j]
+			return cmp.Or(cmp.Compare(b.Rank, a.Rank), strings.Compare(a.Name, b.Name)) < 0
 		})
 		s.dirtyAll = true // chains keep which values of traits are alike
 		return nil

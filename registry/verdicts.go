@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -180,10 +181,13 @@ func (v *verdicts) write() error {
 		return err
 	}
 	v.take(read)
-	keys := slices.SortedFunc(maps.Keys(v.known), func(a, b verdictKey) int {
-		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
+	keys := slices.Collect(maps.Keys(v.known))
+	sort.SliceStable(keys, func(i, j int) bool {
+		if c := v.known[keys[j]].at.Compare(v.known[keys[i]].at); c != 0 {
+			return c < 0
+		}
+		return fmt.Sprint(keys[i]) < fmt.Sprint(keys[j])
 	})
-	slices.SortStableFunc(keys, func(a, b verdictKey) int { return v.known[b].at.Compare(v.known[a].at) })
 	file := struct {
 		Version  int           `json:"version"`
 		Verdicts []verdictLine `json:"verdicts"`

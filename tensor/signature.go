@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"unique"
@@ -34,7 +35,7 @@ type sigNode struct {
 // names it. Validate says whether the parts are right.
 func NewSignature(roles ...RoleFormat) (FormatSignature, error) {
 	sorted := slices.Clone(roles)
-	slices.SortFunc(sorted, func(a, b RoleFormat) int { return strings.Compare(a.Role, b.Role) })
+	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Role < sorted[j].Role })
 	s := FormatSignature{unique.Make(sigNode{})}
 	for i := len(sorted) - 1; i >= 0; i-- {
 		if i > 0 && sorted[i].Role == sorted[i-1].Role {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/opmux/opmux/ops"
@@ -227,7 +228,7 @@ func readRule(f *File, fields map[string]json.RawMessage) error {
 		copy(tensor.Slice[float64](&t.Data), values)
 		f.Outputs = append(f.Outputs, t)
 	}
-	slices.SortFunc(f.Outputs, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
+	sort.SliceStable(f.Outputs, func(i, j int) bool { return f.Outputs[i].Name < f.Outputs[j].Name })
 	f.routes = kinds["rule "+f.Type].routes
 	return nil
 }

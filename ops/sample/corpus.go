@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/opmux/opmux/registry"
@@ -46,7 +47,7 @@ func CorpusOf(d registry.Descriptor, level Level) []Case {
 	for i := range b.list {
 		b.list[i].Op = d.Op
 	}
-	slices.SortFunc(b.list, func(x, y Case) int { return strings.Compare(x.Name, y.Name) })
+	sort.SliceStable(b.list, func(i, j int) bool { return b.list[i].Name < b.list[j].Name })
 	return b.list
 }
 
