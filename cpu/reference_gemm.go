@@ -16,50 +16,88 @@ const (
 	refDepth   = 4
 )
 
-// refMatmul is the reference of matmul: for each output a sum over k in ascending order.
-func refMatmul(t *tier, q *registry.Queue, a *ops.MatmulArgs) registry.Status {
-	j := begin(q, t, unsafe.Pointer(a))
-	defer j.end()
-	if err := j.layout(0, 4*refColumns*(refRows+refDepth)); err != nil {
-		return a.Fail(err)
+// dense is a product out = a·b of one batch: places and strides in elements. Columns lie side by side.
+type dense struct {
+	out, a, b          *tensor.Tensor
+	outAt, aAt, bAt    int // of the batch's first element
+	outRow, aRow, bRow int
+	k                  int
+}
+
+// block computes the rows lo to hi, at most refRows, of the columns from c0 on; each sum runs over k in ascending order. buf
+// has room for refRows+refDepth rows of refColumns.
+func (p *dense) block(buf []float32, lo, hi, c0, cols int) {
+	sums, rows := buf[:refRows*refColumns], buf[refRows*refColumns:]
+	clear(sums)
+	var y [refDepth][]float32
+	e := 0
+	for ; e+refDepth <= p.k; e += refDepth {
+		for d := range y {
+			y[d] = plainHalves.load(rows[d*refColumns:], p.b, p.bAt+(e+d)*p.bRow+c0, cols)
+		}
+		for i := lo; i < hi; i++ {
+			at := p.aAt + i*p.aRow + e
+			x := [refDepth]float32{one(p.a, at), one(p.a, at+1), one(p.a, at+2), one(p.a, at+3)}
+			addTerms(sums[(i-lo)*refColumns:][:cols], &x, &y)
+		}
 	}
-	m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
-	j.n[0] = (m + refRows - 1) / refRows
-	j.each(j.n[0]*((n+refColumns-1)/refColumns), float64(refRows*refColumns*k), func(j *job, lo, hi, worker int) {
-		a := (*ops.MatmulArgs)(j.args)
-		m, n, k := int(a.Out.Shape[0]), int(a.Out.Shape[1]), int(a.A.Shape[1])
-		buf := own[float32](j, worker)
-		sums, rows := buf[:refRows*refColumns], buf[refRows*refColumns:]
-		var y [refDepth][]float32
-		for it := lo; it < hi; it++ {
-			i0, c0 := it%j.n[0]*refRows, it/j.n[0]*refColumns
-			last, cols := min(i0+refRows, m), min(refColumns, n-c0)
-			clear(sums)
-			e := 0
-			for ; e+refDepth <= k; e += refDepth {
-				for d := range y {
-					y[d] = plainHalves.load(rows[d*refColumns:], &a.B, (e+d)*n+c0, cols)
-				}
-				for i := i0; i < last; i++ {
-					x := [refDepth]float32{one(&a.A, i*k+e), one(&a.A, i*k+e+1), one(&a.A, i*k+e+2), one(&a.A, i*k+e+3)}
-					addTerms(sums[(i-i0)*refColumns:][:cols], &x, &y)
-				}
-			}
-			for ; e < k; e++ {
-				b := plainHalves.load(rows, &a.B, e*n+c0, cols)
-				for i := i0; i < last; i++ {
-					x, sum := one(&a.A, i*k+e), sums[(i-i0)*refColumns:][:cols]
-					for c, v := range b {
-						sum[c] += float32(x * v)
-					}
-				}
-			}
-			for i := i0; i < last; i++ {
-				plainHalves.store(&a.Out, i*n+c0, sums[(i-i0)*refColumns:][:cols])
+	for ; e < p.k; e++ {
+		b := plainHalves.load(rows, p.b, p.bAt+e*p.bRow+c0, cols)
+		for i := lo; i < hi; i++ {
+			x, sum := one(p.a, p.aAt+i*p.aRow+e), sums[(i-lo)*refColumns:][:cols]
+			for c, v := range b {
+				sum[c] += float32(x * v)
 			}
 		}
+	}
+	for i := lo; i < hi; i++ {
+		plainHalves.store(p.out, p.outAt+i*p.outRow+c0, sums[(i-lo)*refColumns:][:cols])
+	}
+}
+
+// refMatmul is the reference of matmul.
+func refMatmul(t *tier, q *registry.Queue, a *ops.MatmulArgs) registry.Status {
+	return multiplyDense(t, q, unsafe.Pointer(a), &a.Header, 1, &a.Out, func(j *job, lo, hi, worker int) {
+		a := (*ops.MatmulArgs)(j.args)
+		n, k := int(a.Out.Shape[1]), int(a.A.Shape[1])
+		j.eachBlock(lo, hi, worker, int(a.Out.Shape[0]), n, func(int) dense {
+			return dense{out: &a.Out, a: &a.A, b: &a.B, outRow: n, aRow: k, bRow: n, k: k}
+		})
 	})
+}
+
+func refBatchedMatmul(t *tier, q *registry.Queue, a *ops.BatchedMatmulArgs) registry.Status {
+	return multiplyDense(t, q, unsafe.Pointer(a), &a.Header, int(a.Out.Shape[0]), &a.Out, func(j *job, lo, hi, worker int) {
+		a := (*ops.BatchedMatmulArgs)(j.args)
+		j.eachBlock(lo, hi, worker, int(a.Out.Shape[1]), int(a.Out.Shape[2]), func(g int) dense {
+			return dense{out: &a.Out, a: &a.A, b: &a.B, outAt: g * int(a.Out.Stride[0]), aAt: g * int(a.A.Stride[0]), bAt: g * int(a.B.Stride[0]),
+				outRow: int(a.Out.Stride[1]), aRow: int(a.A.Stride[1]), bRow: int(a.B.Stride[1]), k: int(a.A.Shape[2])}
+		})
+	})
+}
+
+// multiplyDense runs f over the blocks of g products whose outputs are the last two dimensions of out.
+func multiplyDense(t *tier, q *registry.Queue, args unsafe.Pointer, h *registry.Header, g int, out *tensor.Tensor, f part) registry.Status {
+	j := begin(q, t, args)
+	defer j.end()
+	if err := j.layout(0, 4*refColumns*(refRows+refDepth)); err != nil {
+		return h.Fail(err)
+	}
+	m, n := int(out.Shape[out.Rank-2]), int(out.Shape[out.Rank-1])
+	j.n[0] = (m + refRows - 1) / refRows
+	j.n[1] = (n + refColumns - 1) / refColumns
+	j.each(g*j.n[0]*j.n[1], float64(refRows*refColumns*64), f)
 	return 0
+}
+
+// eachBlock computes blocks of products of m rows and n columns, row blocks of the same columns one after the other.
+func (j *job) eachBlock(lo, hi, worker, m, n int, product func(g int) dense) {
+	buf := own[float32](j, worker)
+	for it := lo; it < hi; it++ {
+		p := product(it / (j.n[0] * j.n[1]))
+		i0, c0 := it%j.n[0]*refRows, it/j.n[0]%j.n[1]*refColumns
+		p.block(buf, i0, min(i0+refRows, m), c0, min(refColumns, n-c0))
+	}
 }
 
 // addTerms adds refDepth products to each sum, one after the other.
@@ -132,4 +170,12 @@ func dot4(x []float32, w *[4][]float32) [4]float32 {
 }
 
 // gemmReference registers the oracle's kernels of products.
-func (g *registrar) gemmReference() {}
+func (g *registrar) gemmReference() {
+	t, exact := reference, registry.Traits{BatchInvariant: true, BitExact: true}
+	add(g, t, ops.BatchedMatmul, refBatchedMatmul, exact, nil)
+	add(g, t, ops.MatmulNVFP4, refMatmulNVFP4, exact, nil)
+	add(g, t, ops.MatmulNVFP4FP4, refMatmulNVFP4FP4, exact, nil)
+	add(g, t, ops.MatmulNVFP4Swizzled, refMatmulNVFP4Swizzled, registry.Traits{BitExact: true}, nil)
+	add(g, t, ops.MatmulFP8, refMatmulFP8, exact, nil)
+	add(g, t, ops.MatmulInt8, refMatmulInt8, exact, nil)
+}

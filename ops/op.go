@@ -49,13 +49,15 @@ func init() {
 // a program such an instance weighs some kilobytes. So methods of Op do no more than erase the type, what can do without
 // it belongs to core, and helpers take a pointer P to the record, of which all instances share one body.
 
-// define makes an op. check sees records whose operands have passed; it may be nil.
-func define[R any](id registry.Op, name, family, mode, doc string, check func(a *R) *OpError) *Op[R] {
+// define makes an op. check sees records whose operands have passed; it may be nil. aliases are the names that other projects
+// know the op by.
+func define[R any](id registry.Op, name, family, mode, doc string, check func(a *R) *OpError, aliases ...string) *Op[R] {
 	o := &Op[R]{}
 	if check != nil {
 		o.check = erased(check)
 	}
 	o.describe(id, name, family, mode, doc, reflect.TypeOf((*R)(nil)).Elem())
+	o.desc.Aliases = aliases
 	return o
 }
 

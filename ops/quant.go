@@ -17,4 +17,3 @@ func ScaleExtents(l ScaleLayout, r, c int64) (rows, cols int64) {
 	}
 	return r, c
 }
-

@@ -81,7 +81,7 @@ var (
 )
 
 // roleOverrides name the roles of ops where the rule does not give those of the operator that they serve.
-var roleOverrides = map[string][]string{"rope_from_cache": {"k_states", "q_states"}}
+var roleOverrides = map[string][]string{"matmul_int8": {"a", "b"}, "rope_from_cache": {"k_states", "q_states"}}
 
 // operators are the names under which a wider vocabulary knows an op, where it is exactly that operation.
 var operators = map[string][]registry.OperatorAlias{

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -299,8 +300,8 @@ func (c *core) violates(args unsafe.Pointer) string {
 				if base, found := strings.CutSuffix(term, "+1"); found {
 					name, want = base, want-1
 				}
-				if name == "3" {
-					shapeOK = shapeOK && want == 3
+				if fixed, err := strconv.ParseInt(name, 10, 64); err == nil {
+					shapeOK = shapeOK && want == fixed
 					continue
 				}
 				if old, known := sym[name]; known {
@@ -325,6 +326,10 @@ func (c *core) violates(args unsafe.Pointer) string {
 				dtypeOK = dtypeOK || x.DType == f32 || x.DType == bf16
 			case "index":
 				dtypeOK = dtypeOK || x.DType == i32 || x.DType == i64
+			case "byte":
+				dtypeOK = dtypeOK || x.DType == i8 || x.DType == u8 || x.DType == tensor.F8E4M3FN
+			case "fp4":
+				dtypeOK = dtypeOK || x.DType == i8 || x.DType == u8 || x.DType == tensor.F4E2M1x2
 			case "mask":
 				dtypeOK = dtypeOK || x.DType == i8 || x.DType == u8
 			case "block":

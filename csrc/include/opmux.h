@@ -161,7 +161,12 @@ enum {
 enum {
 	OPMUX_OP_MATMUL = 1,
 	OPMUX_OP_MATMUL_BT = 2,
+	OPMUX_OP_BATCHED_MATMUL = 3,
 	OPMUX_OP_MATMUL_BT_QUANT = 4,
+	OPMUX_OP_MATMUL_NVFP4 = 5,
+	OPMUX_OP_MATMUL_NVFP4_FP4 = 6,
+	OPMUX_OP_MATMUL_NVFP4_SWIZZLED = 7,
+	OPMUX_OP_MATMUL_FP8 = 8,
 	OPMUX_OP_RMS_NORM = 10,
 	OPMUX_OP_SILU_AND_MUL = 14,
 	OPMUX_OP_RELU = 17,
@@ -194,6 +199,7 @@ enum {
 	OPMUX_OP_QUANT_MX = 96,
 	OPMUX_OP_DEQUANT_MX = 97,
 	OPMUX_OP_QUANT_FP8_DYNAMIC = 99,
+	OPMUX_OP_MATMUL_INT8 = 100,
 };
 
 /* A status word: code (bits 0-7), reason (8-15), flags (16-23), payload (24-63). 0 is OK. */
@@ -293,6 +299,19 @@ OPMUX_ASSERT(offsetof(opmux_matmul_bt_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_matmul_bt_args, a) == 224);
 OPMUX_ASSERT(offsetof(opmux_matmul_bt_args, b) == 400);
 
+/* batched_matmul: independent products out[g] = a[g]·b[g], each operand by its own strides. */
+typedef struct opmux_batched_matmul_args {
+	opmux_call call;
+	opmux_tensor out; /* out [G,M,N] outfloat, inner1 */
+	opmux_tensor a; /* in [G,M,K] float, inner1 */
+	opmux_tensor b; /* in [G,K,N] like a, inner1 */
+} opmux_batched_matmul_args;
+OPMUX_ASSERT(sizeof(opmux_batched_matmul_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_batched_matmul_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_batched_matmul_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_batched_matmul_args, a) == 224);
+OPMUX_ASSERT(offsetof(opmux_batched_matmul_args, b) == 400);
+
 /* matmul_bt_quant: out = a·bᵀ with a weight of ggml blocks that is never expanded. */
 typedef struct opmux_matmul_bt_quant_args {
 	opmux_call call;
@@ -305,6 +324,88 @@ OPMUX_ASSERT(offsetof(opmux_matmul_bt_quant_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_matmul_bt_quant_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_matmul_bt_quant_args, a) == 224);
 OPMUX_ASSERT(offsetof(opmux_matmul_bt_quant_args, b) == 400);
+
+/* matmul_nvfp4: float activations times an NVFP4 weight. */
+typedef struct opmux_matmul_nvfp4_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,N] outfloat, contig */
+	opmux_tensor act; /* in [M,K] float, contig */
+	opmux_tensor weight_packed; /* in [N,KB] fp4, contig */
+	opmux_tensor weight_scale; /* in [N,KG] byte, contig */
+	float weight_scale2;
+} opmux_matmul_nvfp4_args;
+OPMUX_ASSERT(sizeof(opmux_matmul_nvfp4_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_args, act) == 224);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_args, weight_packed) == 400);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_args, weight_scale) == 576);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_args, weight_scale2) == 752);
+
+/* matmul_nvfp4_fp4: fp4 activations times an fp4 weight, scales of 16 elements in rows. */
+typedef struct opmux_matmul_nvfp4_fp4_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,N] outfloat, contig */
+	opmux_tensor a_packed; /* in [M,KB] fp4, contig */
+	opmux_tensor a_scale; /* in [M,KG] byte, contig */
+	opmux_tensor b_packed; /* in [N,KB] fp4, contig */
+	opmux_tensor b_scale; /* in [N,KG] byte, contig */
+	float alpha;
+} opmux_matmul_nvfp4_fp4_args;
+OPMUX_ASSERT(sizeof(opmux_matmul_nvfp4_fp4_args) == 936);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, a_packed) == 224);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, a_scale) == 400);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, b_packed) == 576);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, b_scale) == 752);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_fp4_args, alpha) == 928);
+
+/* matmul_nvfp4_swizzled: fp4 activations times an fp4 weight, scales swizzled, the result rounded to bf16. */
+typedef struct opmux_matmul_nvfp4_swizzled_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,N] outfloat, contig */
+	opmux_tensor a_packed; /* in [M,KB] fp4, contig */
+	opmux_tensor a_sf_sw; /* in [MP,KP] byte, contig */
+	opmux_tensor b_packed; /* in [N,KB] fp4, contig */
+	opmux_tensor b_sf_sw; /* in [NP,KP] byte, contig */
+	opmux_tensor alpha; /* in opt [1] f32, contig */
+	float host_alpha;
+} opmux_matmul_nvfp4_swizzled_args;
+OPMUX_ASSERT(sizeof(opmux_matmul_nvfp4_swizzled_args) == 1112);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, a_packed) == 224);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, a_sf_sw) == 400);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, b_packed) == 576);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, b_sf_sw) == 752);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, alpha) == 928);
+OPMUX_ASSERT(offsetof(opmux_matmul_nvfp4_swizzled_args, host_alpha) == 1104);
+
+/* matmul_fp8: fp8 activations times an fp8 weight, scaled as a whole, by rows or by tiles. */
+typedef struct opmux_matmul_fp8_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,N] outfloat, contig */
+	opmux_tensor a_fp8; /* in [M,K] byte f8_e5m2, contig */
+	opmux_tensor b_fp8; /* in [N,K] byte f8_e5m2, contig */
+	opmux_tensor a_scale; /* in opt [1|M,KG] f32 f8_e8m0, contig */
+	opmux_tensor b_scale; /* in opt [1|NG,KG] f32 f8_e8m0, contig */
+	float alpha;
+	int32_t block_n;
+	int32_t block_k;
+	uint8_t bf16_epilogue;
+} opmux_matmul_fp8_args;
+OPMUX_ASSERT(sizeof(opmux_matmul_fp8_args) == 944);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, a_fp8) == 224);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, b_fp8) == 400);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, a_scale) == 576);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, b_scale) == 752);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, alpha) == 928);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, block_n) == 932);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, block_k) == 936);
+OPMUX_ASSERT(offsetof(opmux_matmul_fp8_args, bf16_epilogue) == 940);
 
 /* rms_norm: rows divided by their root mean square and multiplied by a weight, after adding a residual if there is one. */
 typedef struct opmux_rms_norm_args {
@@ -901,6 +1002,31 @@ OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, scale) == 224);
 OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, x) == 400);
 OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, group_size) == 576);
 OPMUX_ASSERT(offsetof(opmux_quant_fp8_dynamic_args, granularity) == 580);
+
+/* matmul_int8: 8-bit integers with zero points, as int32, float or 8 bits again. */
+typedef struct opmux_matmul_int8_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,N] i32 outfloat i8 u8, contig */
+	opmux_tensor a; /* in [M,K] i8 u8, rows */
+	opmux_tensor b; /* in [K,N] i8 u8, strided */
+	opmux_tensor a_zero_point; /* in opt [Z] like a, contig */
+	opmux_tensor b_zero_point; /* in opt [Y] like b, contig */
+	opmux_tensor a_scale; /* in opt [S] f32, contig */
+	opmux_tensor b_scale; /* in opt [R] f32, contig */
+	opmux_tensor y_scale; /* in opt [1] f32, contig */
+	opmux_tensor y_zero_point; /* in opt [1] like out, contig */
+} opmux_matmul_int8_args;
+OPMUX_ASSERT(sizeof(opmux_matmul_int8_args) == 1632);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, a) == 224);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, b) == 400);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, a_zero_point) == 576);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, b_zero_point) == 752);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, a_scale) == 928);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, b_scale) == 1104);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, y_scale) == 1280);
+OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, y_zero_point) == 1456);
 
 #ifdef __cplusplus
 }

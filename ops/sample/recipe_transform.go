@@ -64,11 +64,6 @@ func probeCases(b *builder) {
 		Want: map[string][]float64{"out": {1.25, -0.75}, "workspace": {word}}})
 }
 
-// anyByte returns codes of every kind.
-func anyByte(_ *generator, _ *tensor.Tensor, s stream) value {
-	return func(i int) float64 { return float64(s.below(i, 256)) }
-}
-
 // mxExtents derives the bytes and scales of a row from its elements.
 func mxExtents(codes string) func(g *generator) error {
 	return func(g *generator) error {
