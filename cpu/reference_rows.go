@@ -96,10 +96,12 @@ func refSiluAndMul(t *tier, q *registry.Queue, a *ops.SiluAndMulArgs) registry.S
 			alpha = 1
 		}
 		for i := lo; i < hi; i++ {
-			gate, up := gateAndUp(&plainHalves, a, i, buf)
+			gate, up := gateAndUp(&plainHalves, &a.X, &a.Up, i, d, buf)
 			out := target(buf[2*d:], &a.Out, i*d, d)
-			for e, g := range gate {
-				out[e] = g / (1 + exp32(-float32(alpha*g))) * up[e]
+			if a.Limit > 0 || a.PlusOne {
+				limitedSiluMulRow(out, gate, up, alpha, a.Limit, a.PlusOne)
+			} else {
+				siluMulRow(out, gate, up, alpha)
 			}
 			plainHalves.store(&a.Out, i*d, out)
 		}
@@ -107,72 +109,61 @@ func refSiluAndMul(t *tier, q *registry.Queue, a *ops.SiluAndMulArgs) registry.S
 	return 0
 }
 
-// gateAndUp loads the two factors of row i; buf has room for two rows of the output.
-func gateAndUp(h *halves, a *ops.SiluAndMulArgs, i int, buf []float32) (gate, up []float32) {
-	d := int(a.Out.Shape[1])
-	if a.Up.Present() {
-		return h.load(buf, &a.X, i*d, d), h.load(buf[d:], &a.Up, i*d, d)
+// siluMulRow writes silu(alpha, gate)·up to out, which may be either.
+func siluMulRow(out, gate, up []float32, alpha float32) {
+	for e, g := range gate {
+		out[e] = silu(g, alpha) * up[e]
 	}
-	return h.load(buf, &a.X, 2*i*d, d), h.load(buf[d:], &a.X, (2*i+1)*d, d)
+}
+
+// silu is x·sigmoid(alpha·x), as a quotient.
+func silu(x, alpha float32) float32 { return x / (1 + exp32(-float32(alpha*x))) }
+
+// limitedSiluMulRow is siluMulRow of a gate of at most limit and an up between -limit and limit, or up + 1.
+func limitedSiluMulRow(out, gate, up []float32, alpha, limit float32, plusOne bool) {
+	for e, g := range gate {
+		u := up[e]
+		if limit > 0 {
+			if g > limit {
+				g = limit
+			}
+			u = clip(u, -limit, limit)
+		}
+		if plusOne {
+			u++
+		}
+		out[e] = silu(g, alpha) * u
+	}
+}
+
+// clip returns v between two bounds; NaN stays.
+func clip[T int64 | float32](v, low, high T) T {
+	if v < low {
+		v = low
+	}
+	if v > high {
+		v = high
+	}
+	return v
+}
+
+// gateAndUp loads the two factors of row i of d elements: the halves of x's row, or x's and up's. buf has room for two rows.
+func gateAndUp(h *halves, x, up *tensor.Tensor, i, d int, buf []float32) (gate, other []float32) {
+	if up.Present() {
+		return h.load(buf, x, i*d, d), h.load(buf[d:], up, i*d, d)
+	}
+	return h.load(buf, x, 2*i*d, d), h.load(buf[d:], x, (2*i+1)*d, d)
 }
 
 // flat is how many elements of a flat tensor are worked on at a time.
 const flat = 1024
 
-func refRelu(t *tier, q *registry.Queue, a *ops.ReluArgs) registry.Status {
-	return mapFlat(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
-		a, buf := (*ops.ReluArgs)(j.args), own[float32](j, worker)
-		eachFlat(&a.Out, lo, hi, func(off, n int) {
-			out := target(buf, &a.Out, off, n)
-			for e, v := range plainHalves.load(buf[flat:], &a.X, off, n) {
-				if !(v > 0) {
-					v = 0
-				}
-				out[e] = v
-			}
-			plainHalves.store(&a.Out, off, out)
-		})
-	})
-}
-
-func refMulScalar(t *tier, q *registry.Queue, a *ops.MulScalarArgs) registry.Status {
-	return mapFlat(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
-		a, buf := (*ops.MulScalarArgs)(j.args), own[float32](j, worker)
-		s := float32(a.Scalar)
-		eachFlat(&a.Out, lo, hi, func(off, n int) {
-			out := target(buf, &a.Out, off, n)
-			for e, v := range plainHalves.load(buf[flat:], &a.X, off, n) {
-				out[e] = v * s
-			}
-			plainHalves.store(&a.Out, off, out)
-		})
-	})
-}
-
-func refAdd(t *tier, q *registry.Queue, a *ops.AddArgs) registry.Status {
-	return mapFlat(t, q, unsafe.Pointer(a), &a.Header, &a.Out, func(j *job, lo, hi, worker int) {
-		a, buf := (*ops.AddArgs)(j.args), own[float32](j, worker)
-		row := a.B.Rank < a.A.Rank
-		d := int(a.A.Last())
-		eachFlat(&a.Out, lo, hi, func(off, n int) {
-			out, x := target(buf, &a.Out, off, n), plainHalves.load(buf[flat:], &a.A, off, n)
-			for e, v := range x {
-				at := off + e
-				if row {
-					at %= d
-				}
-				out[e] = v + one(&a.B, at)
-			}
-			plainHalves.store(&a.Out, off, out)
-		})
-	})
-}
-
-// mapFlat runs f over a flat output in pieces of flat elements; of each worker there is scratch for three pieces.
+// mapFlat runs f over a flat output in pieces of flat elements; of each worker there is scratch for three pieces of 8 bytes an
+// element.
 func mapFlat(t *tier, q *registry.Queue, args unsafe.Pointer, h *registry.Header, out *tensor.Tensor, f part) registry.Status {
 	j := begin(q, t, args)
 	defer j.end()
-	if err := j.layout(0, 3*4*flat); err != nil {
+	if err := j.layout(0, 3*8*flat); err != nil {
 		return h.Fail(err)
 	}
 	j.each((int(out.Numel())+flat-1)/flat, 2*flat, f)

@@ -34,6 +34,9 @@ func flatPieces(*tier) map[string][]int64 {
 	return map[string][]int64{"elements": {simd.Lanes, flat, 2 * flat}}
 }
 
+// off is the constraint of kernels that lack what an attribute switches on.
+var off = registry.OneOf(registry.BoolTrait(false))
+
 // domains are by op; ops that are missing take every call and have one path.
 var domains = map[registry.Op]domain{
 	ops.OpMatmulBTQuant: {
@@ -59,16 +62,19 @@ var domains = map[registry.Op]domain{
 		return map[string][]int64{"tq": {tileMost}, "tk": {splitKeys}, "d": {simd.Lanes}}
 	}},
 	ops.OpSiluAndMul: {
-		traits:     map[string]registry.Constraint{"alpha": registry.OneOf(registry.BoolTrait(false))},
+		traits:     map[string]registry.Constraint{"alpha": off, "limit": off, "plus_one": off},
 		thresholds: lanesOf("d"),
 	},
 	ops.OpGreedyArgmax: {
 		traits:     map[string]registry.Constraint{"last": registry.OneOf(registry.BoolTrait(false))},
 		thresholds: lanesOf("v"),
 	},
-	ops.OpRMSNorm:          {thresholds: lanesOf("h")},
-	ops.OpRelu:             {thresholds: flatPieces},
-	ops.OpAdd:              {thresholds: flatPieces},
+	ops.OpRMSNorm: {thresholds: lanesOf("h")},
+	ops.OpRelu:    {thresholds: flatPieces},
+	ops.OpAdd: {
+		computes:   func(s tensor.FormatSignature) bool { return s.DType("a").IsFloat() && s.DType("b").IsFloat() },
+		thresholds: flatPieces,
+	},
 	ops.OpMulScalar:        {thresholds: flatPieces},
 	ops.OpSoftmax:          {thresholds: lanesOf("n")},
 	ops.OpApplyTemperature: {thresholds: lanesOf("v")},

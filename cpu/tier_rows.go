@@ -60,7 +60,7 @@ func siluAndMul(t *tier, q *registry.Queue, a *ops.SiluAndMulArgs) registry.Stat
 		a := (*ops.SiluAndMulArgs)(j.args)
 		d, buf := int(a.Out.Shape[1]), own[float32](j, worker)
 		for i := lo; i < hi; i++ {
-			gate, up := gateAndUp(&j.tier.halves, a, i, buf)
+			gate, up := gateAndUp(&j.tier.halves, &a.X, &a.Up, i, d, buf)
 			out := target(buf[2*d:], &a.Out, i*d, d)
 			j.tier.set.SiluMul(out, gate, up)
 			j.tier.store(&a.Out, i*d, out)
@@ -96,7 +96,7 @@ func addRows(t *tier, q *registry.Queue, a *ops.AddArgs) registry.Status {
 		a, buf := (*ops.AddArgs)(j.args), own[float32](j, worker)
 		eachFlat(&a.Out, lo, hi, func(off, n int) {
 			out, x := target(buf, &a.Out, off, n), j.tier.load(buf[flat:], &a.A, off, n)
-			if a.B.Rank == a.A.Rank {
+			if a.B.Shape == a.A.Shape {
 				j.tier.set.Add(out, x, j.tier.load(buf[2*flat:], &a.B, off, n))
 			} else { // one row for all
 				for d, e := int(a.B.Shape[0]), 0; e < n; {

@@ -167,23 +167,27 @@ func basicCases() []opCase {
 			no("not twice out", ErrShape, "x", func(a *SiluAndMulArgs) { a.X = ten(f32, 2, 4) }),
 			no("split gate too wide", ErrShape, "x", func(a *SiluAndMulArgs) { a.Up = ten(f32, 2, 4) }),
 			no("NaN alpha", ErrAttr, "alpha", func(a *SiluAndMulArgs) { a.Alpha = nan }),
+			no("negative limit", ErrAttr, "limit", func(a *SiluAndMulArgs) { a.Limit = -1 }),
+			no("NaN limit", ErrAttr, "limit", func(a *SiluAndMulArgs) { a.Limit = nan }),
+			ok("limit and one more", func(a *SiluAndMulArgs) { a.Alpha, a.Limit, a.PlusOne = 1.702, 7, true }),
 			ok("split", func(a *SiluAndMulArgs) { a.X, a.Up, a.Alpha = ten(bf16, 2, 4), ten(f16, 2, 4), 0.5 }),
 		),
 		caseOf(Relu, ReluArgs{Out: ten(bf16, 2, 3, 4), X: ten(f16, 2, 3, 4)},
 			no("other shape", ErrShape, "out", func(a *ReluArgs) { a.Out = ten(f32, 2, 4, 3) }),
 			no("other rank", ErrRank, "out", func(a *ReluArgs) { a.Out = ten(f32, 2, 12) }),
 		),
-		caseOf(Add, AddArgs{Out: ten(f32, 2, 3), A: ten(bf16, 2, 3), B: ten(f16, 2, 3)},
+		caseOf(Add, AddArgs{Out: ten(f32, 2, 3), A: ten(bf16, 2, 3), B: ten(f16, 2, 3)}, append(
+			factorTests(func(a *AddArgs) (out, x, y *tensor.Tensor) { return &a.Out, &a.A, &a.B }),
 			no("other shape", ErrShape, "b", func(a *AddArgs) { a.B = ten(f32, 3, 2) }),
 			no("other row", ErrShape, "b", func(a *AddArgs) { a.B = ten(f32, 2) }),
 			no("other rank", ErrRank, "b", func(a *AddArgs) { a.B = ten(f32, 1, 2, 3) }),
-			no("short vector", ErrShape, "b", func(a *AddArgs) { a.Out, a.A, a.B = ten(f32, 3), ten(f32, 3), ten(f32, 1) }),
+			no("short vector", ErrShape, "b", func(a *AddArgs) { a.Out, a.A, a.B = ten(f32, 3), ten(f32, 3), ten(f32, 2) }),
 			ok("row", func(a *AddArgs) { a.B = ten(f32, 3) }),
 			ok("in place", func(a *AddArgs) {
 				a.Out, a.A = ten(f32, 4, 1, 2, 3), ten(f32, 4, 1, 2, 3)
 				a.A = a.Out
 				a.B = ten(f32, 3)
-			}),
+			}))...,
 		),
 		caseOf(MulScalar, MulScalarArgs{Out: ten(f32, 5), X: ten(bf16, 5), Scalar: 2},
 			no("other shape", ErrShape, "out", func(a *MulScalarArgs) { a.Out = ten(f32, 4) }),

@@ -69,7 +69,7 @@ var basicSymbols = symbolTable{
 var floatInUse = map[string]struct {
 	neutral float32
 	aliases []string
-}{"LogitsSoftCap": {0, []string{"logit_cap"}}, "MaxBias": {0, []string{"alibi"}}, "Alpha": {1, nil}}
+}{"LogitsSoftCap": {0, []string{"logit_cap"}}, "MaxBias": {0, []string{"alibi"}}, "Alpha": {1, nil}, "Limit": {0, nil}}
 
 // traitAliases are further names of traits.
 var traitAliases = map[string][]string{"causal": {"is_causal"}, "windowed": {"sliding_window"}, "has_sinks": {"sinks"}}
@@ -82,6 +82,22 @@ var (
 
 // roleOverrides name the roles of ops where the rule does not give those of the operator that they serve.
 var roleOverrides = map[string][]string{"matmul_int8": {"a", "b"}, "rope_from_cache": {"k_states", "q_states"}}
+
+// wholeAlone are ops whose operands are floats of any width or whole numbers of one.
+var wholeAlone = []string{"add", "mul"}
+
+// mixed reports whether a signature has whole numbers beside another dtype.
+func mixed(sig tensor.FormatSignature) bool {
+	first := tensor.None
+	for _, r := range sig.Roles() {
+		t := sig.DType(r)
+		if first != tensor.None && t != first && !(t.IsFloat() && first.IsFloat()) {
+			return true
+		}
+		first = t
+	}
+	return false
+}
 
 // operators are the names under which a wider vocabulary knows an op, where it is exactly that operation.
 var operators = map[string][]registry.OperatorAlias{
@@ -104,7 +120,11 @@ func (c *core) schema() *registry.Schema {
 	c.schemaOnce.Do(func() {
 		s := c.spec()
 		b := &schemaBuilder{name: c.name, schema: &registry.Schema{Roles: s.roles(c.name), Operators: operators[c.name]}}
-		b.schema.Signatures = sync.OnceValue(func() []tensor.FormatSignature { return s.signatures(b.schema.Roles) })
+		b.schema.Signatures = sync.OnceValue(func() []tensor.FormatSignature {
+			return slices.DeleteFunc(s.signatures(b.schema.Roles), func(sig tensor.FormatSignature) bool {
+				return slices.Contains(wholeAlone, c.name) && mixed(sig)
+			})
+		})
 		b.symbols(s)
 		b.attributes(c.desc.Record, 0)
 		b.operands(s)

@@ -100,7 +100,7 @@ func TestRejectedCommon(t *testing.T) {
 			run := func(ch change) {
 				args := c.fresh()
 				x := o.at(args)
-				if !x.Present() {
+				if !x.Present() || ch.name == "f64" && o.dtypes>>tensor.F64&1 != 0 {
 					return
 				}
 				ch.do(x)
@@ -112,7 +112,9 @@ func TestRejectedCommon(t *testing.T) {
 			x := o.at(c.fresh())
 			if x.Present() && !x.DType.IsBlock() {
 				for _, ch := range plain {
-					run(ch)
+					if x.Shape[0] > 1 || ch.name != "overflowing stride" { // the stride of one element does not matter
+						run(ch)
+					}
 				}
 			}
 			if x.DType.Size() > 1 {
@@ -330,6 +332,10 @@ func (c *core) violates(args unsafe.Pointer) string {
 				dtypeOK = dtypeOK || x.DType == i8 || x.DType == u8 || x.DType == tensor.F8E4M3FN
 			case "fp4":
 				dtypeOK = dtypeOK || x.DType == i8 || x.DType == u8 || x.DType == tensor.F4E2M1x2
+			case "int":
+				dtypeOK = dtypeOK || x.DType >= i8 && x.DType <= i64
+			case "element":
+				dtypeOK = dtypeOK || x.DType.Size() > 0
 			case "mask":
 				dtypeOK = dtypeOK || x.DType == i8 || x.DType == u8
 			case "block":

@@ -328,7 +328,9 @@ func (v *run) cases(d registry.Descriptor, kernels []registry.Step) (list []samp
 				t[role] = sig.DType(role)
 			}
 			types = append(types, t)
-			add(sample.Case{Op: d.Op, Name: "signature", Types: t})
+			if c := (sample.Case{Op: d.Op, Name: "signature", Types: t}); sample.Fit(d, &c) {
+				add(c)
+			}
 		}
 		for _, c := range sample.CasesFor(d, spec.Boundaries(), types...) {
 			add(c)

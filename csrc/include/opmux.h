@@ -168,10 +168,21 @@ enum {
 	OPMUX_OP_MATMUL_NVFP4_SWIZZLED = 7,
 	OPMUX_OP_MATMUL_FP8 = 8,
 	OPMUX_OP_RMS_NORM = 10,
+	OPMUX_OP_RMS_NORM_GATED = 11,
+	OPMUX_OP_LAYER_NORM = 12,
+	OPMUX_OP_L2_NORM = 13,
 	OPMUX_OP_SILU_AND_MUL = 14,
+	OPMUX_OP_GELU_AND_MUL = 15,
+	OPMUX_OP_MOE_SILU_MUL = 16,
 	OPMUX_OP_RELU = 17,
 	OPMUX_OP_ADD = 18,
 	OPMUX_OP_MUL_SCALAR = 19,
+	OPMUX_OP_SOFT_CAP = 20,
+	OPMUX_OP_MUL_COL_VEC_F32 = 21,
+	OPMUX_OP_CAST_BF16 = 22,
+	OPMUX_OP_CAST_F32 = 23,
+	OPMUX_OP_SIGMOID_GATE_BF16 = 24,
+	OPMUX_OP_ATTN_GATE_SPLIT = 25,
 	OPMUX_OP_QKV_SPLIT = 26,
 	OPMUX_OP_EMBEDDING = 27,
 	OPMUX_OP_ROPE_NEOX = 28,
@@ -195,6 +206,17 @@ enum {
 	OPMUX_OP_ATTN_QK_NORM_ROPE_GATE = 73,
 	OPMUX_OP_DROPIN_PROBE = 79,
 	OPMUX_OP_SOFTMAX = 80,
+	OPMUX_OP_LOG_SOFTMAX = 81,
+	OPMUX_OP_GELU = 82,
+	OPMUX_OP_SWISH = 83,
+	OPMUX_OP_SIGMOID = 84,
+	OPMUX_OP_TANH = 85,
+	OPMUX_OP_HARD_SWISH = 86,
+	OPMUX_OP_SOFTPLUS = 87,
+	OPMUX_OP_MUL = 88,
+	OPMUX_OP_CLIP = 89,
+	OPMUX_OP_CAST = 90,
+	OPMUX_OP_GROUP_NORM = 91,
 	OPMUX_OP_HADAMARD_TRANSFORM = 92,
 	OPMUX_OP_QUANT_MX = 96,
 	OPMUX_OP_DEQUANT_MX = 97,
@@ -426,6 +448,61 @@ OPMUX_ASSERT(offsetof(opmux_rms_norm_args, residual) == 576);
 OPMUX_ASSERT(offsetof(opmux_rms_norm_args, eps) == 752);
 OPMUX_ASSERT(offsetof(opmux_rms_norm_args, gemma) == 756);
 
+/* rms_norm_gated: rows divided by their root mean square, multiplied by a weight and by silu or sigmoid of a gate. */
+typedef struct opmux_rms_norm_gated_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,D|T,Hv,D] outfloat, contig */
+	opmux_tensor x; /* in [like out] float, contig */
+	opmux_tensor gate; /* in [like out] float, inner-rows */
+	opmux_tensor weight; /* in [D] float, contig */
+	float eps;
+	uint8_t sigmoid_gate;
+} opmux_rms_norm_gated_args;
+OPMUX_ASSERT(sizeof(opmux_rms_norm_gated_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, gate) == 400);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, weight) == 576);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, eps) == 752);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_args, sigmoid_gate) == 756);
+
+/* layer_norm: rows less their mean, divided by their standard deviation. */
+typedef struct opmux_layer_norm_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	opmux_tensor weight; /* in opt [D] float, contig */
+	opmux_tensor bias; /* in opt [D] float, contig */
+	opmux_tensor mean; /* out opt [any] f32, contig */
+	opmux_tensor inv_std_dev; /* out opt [any] f32, contig */
+	float eps;
+} opmux_layer_norm_args;
+OPMUX_ASSERT(sizeof(opmux_layer_norm_args) == 1112);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, weight) == 400);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, bias) == 576);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, mean) == 752);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, inv_std_dev) == 928);
+OPMUX_ASSERT(offsetof(opmux_layer_norm_args, eps) == 1104);
+
+/* l2_norm: rows divided by their Euclidean length. */
+typedef struct opmux_l2_norm_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,D|T,H,D] outfloat, contig */
+	opmux_tensor x; /* in [like out] float, contig */
+	float eps;
+	uint8_t clamp;
+} opmux_l2_norm_args;
+OPMUX_ASSERT(sizeof(opmux_l2_norm_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_l2_norm_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_l2_norm_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_l2_norm_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_l2_norm_args, eps) == 400);
+OPMUX_ASSERT(offsetof(opmux_l2_norm_args, clamp) == 404);
+
 /* silu_and_mul: silu of the gate times the other half of the row, or times a second tensor. */
 typedef struct opmux_silu_and_mul_args {
 	opmux_call call;
@@ -433,13 +510,45 @@ typedef struct opmux_silu_and_mul_args {
 	opmux_tensor x; /* in [T,W] float, contig */
 	opmux_tensor up; /* in opt [T,D] float, contig */
 	float alpha;
+	float limit;
+	uint8_t plus_one;
 } opmux_silu_and_mul_args;
-OPMUX_ASSERT(sizeof(opmux_silu_and_mul_args) == 584);
+OPMUX_ASSERT(sizeof(opmux_silu_and_mul_args) == 592);
 OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, up) == 400);
 OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, alpha) == 576);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, limit) == 580);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_args, plus_one) == 584);
+
+/* gelu_and_mul: gelu of the gate times the other half of the row, or times a second tensor. */
+typedef struct opmux_gelu_and_mul_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,D] outfloat, contig */
+	opmux_tensor x; /* in [T,W] float, contig */
+	opmux_tensor up; /* in opt [T,D] float, contig */
+	uint8_t erf;
+} opmux_gelu_and_mul_args;
+OPMUX_ASSERT(sizeof(opmux_gelu_and_mul_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_gelu_and_mul_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gelu_and_mul_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gelu_and_mul_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_gelu_and_mul_args, up) == 400);
+OPMUX_ASSERT(offsetof(opmux_gelu_and_mul_args, erf) == 576);
+
+/* moe_silu_mul: silu of the gate times up, whatever their shapes. */
+typedef struct opmux_moe_silu_mul_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] outfloat, contig */
+	opmux_tensor gate; /* in [any] float, contig */
+	opmux_tensor up; /* in [any] float, contig */
+} opmux_moe_silu_mul_args;
+OPMUX_ASSERT(sizeof(opmux_moe_silu_mul_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_silu_mul_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_silu_mul_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_silu_mul_args, gate) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_silu_mul_args, up) == 400);
 
 /* relu: x where x > 0, else +0. */
 typedef struct opmux_relu_args {
@@ -452,12 +561,12 @@ OPMUX_ASSERT(offsetof(opmux_relu_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_relu_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_relu_args, x) == 224);
 
-/* add: a + b, b of a's shape or one row for all. */
+/* add: a + b, b of a's shape, one row for all, or one element. */
 typedef struct opmux_add_args {
 	opmux_call call;
-	opmux_tensor out; /* out [like a] outfloat, contig */
-	opmux_tensor a; /* in [any] float, contig */
-	opmux_tensor b; /* in [any] float, contig */
+	opmux_tensor out; /* out [like a] outfloat int, contig */
+	opmux_tensor a; /* in [any] float int, contig */
+	opmux_tensor b; /* in [any] float int, contig */
 } opmux_add_args;
 OPMUX_ASSERT(sizeof(opmux_add_args) == 576);
 OPMUX_ASSERT(offsetof(opmux_add_args, call) == 0);
@@ -477,6 +586,78 @@ OPMUX_ASSERT(offsetof(opmux_mul_scalar_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_mul_scalar_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_mul_scalar_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_mul_scalar_args, scalar) == 400);
+
+/* soft_cap: values bent so that none passes the cap. */
+typedef struct opmux_soft_cap_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	double cap;
+} opmux_soft_cap_args;
+OPMUX_ASSERT(sizeof(opmux_soft_cap_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_soft_cap_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_soft_cap_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_soft_cap_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_soft_cap_args, cap) == 400);
+
+/* mul_col_vec_f32: every column times a number of its own. */
+typedef struct opmux_mul_col_vec_f32_args {
+	opmux_call call;
+	opmux_tensor x; /* inout [M,N] f32, rows */
+	opmux_tensor col; /* in [N] f32, contig */
+} opmux_mul_col_vec_f32_args;
+OPMUX_ASSERT(sizeof(opmux_mul_col_vec_f32_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_mul_col_vec_f32_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_mul_col_vec_f32_args, x) == 48);
+OPMUX_ASSERT(offsetof(opmux_mul_col_vec_f32_args, col) == 224);
+
+/* cast_bf16: f32 to bf16. */
+typedef struct opmux_cast_bf16_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] bf16, contig */
+	opmux_tensor in; /* in [any] f32, inner-rows */
+} opmux_cast_bf16_args;
+OPMUX_ASSERT(sizeof(opmux_cast_bf16_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_cast_bf16_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_cast_bf16_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_cast_bf16_args, in) == 224);
+
+/* cast_f32: bf16 to f32. */
+typedef struct opmux_cast_f32_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] f32, contig */
+	opmux_tensor in; /* in [any] bf16, inner-rows */
+} opmux_cast_f32_args;
+OPMUX_ASSERT(sizeof(opmux_cast_f32_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_cast_f32_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_cast_f32_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_cast_f32_args, in) == 224);
+
+/* sigmoid_gate_bf16: an attention's output times the sigmoid of its gate. */
+typedef struct opmux_sigmoid_gate_bf16_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] bf16, contig */
+	opmux_tensor attn; /* in [any] f32 bf16, contig */
+	opmux_tensor gate; /* in [any] f32, contig */
+} opmux_sigmoid_gate_bf16_args;
+OPMUX_ASSERT(sizeof(opmux_sigmoid_gate_bf16_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_bf16_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_bf16_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_bf16_args, attn) == 224);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_bf16_args, gate) == 400);
+
+/* attn_gate_split: a projection of heads [q | gate] cut into two dense tensors. */
+typedef struct opmux_attn_gate_split_args {
+	opmux_call call;
+	opmux_tensor q_out; /* out [T,Hq,D] f32, contig */
+	opmux_tensor gate_out; /* out [T,Hq,D] f32, contig */
+	opmux_tensor qgate; /* in [T,W] f32 bf16, contig */
+} opmux_attn_gate_split_args;
+OPMUX_ASSERT(sizeof(opmux_attn_gate_split_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_attn_gate_split_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_attn_gate_split_args, q_out) == 48);
+OPMUX_ASSERT(offsetof(opmux_attn_gate_split_args, gate_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_attn_gate_split_args, qgate) == 400);
 
 /* qkv_split: a merged projection cut into three dense tensors. */
 typedef struct opmux_qkv_split_args {
@@ -944,6 +1125,153 @@ OPMUX_ASSERT(offsetof(opmux_softmax_args, mask) == 400);
 OPMUX_ASSERT(offsetof(opmux_softmax_args, sinks) == 576);
 OPMUX_ASSERT(offsetof(opmux_softmax_args, scale) == 752);
 OPMUX_ASSERT(offsetof(opmux_softmax_args, max_bias) == 756);
+
+/* log_softmax: the logarithm of the softmax of scaled rows. */
+typedef struct opmux_log_softmax_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,N] outfloat, contig */
+	opmux_tensor x; /* in [T,N] float, contig */
+	float scale;
+} opmux_log_softmax_args;
+OPMUX_ASSERT(sizeof(opmux_log_softmax_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_log_softmax_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_log_softmax_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_log_softmax_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_log_softmax_args, scale) == 400);
+
+/* gelu: the Gaussian error linear unit. */
+typedef struct opmux_gelu_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	uint8_t tanh;
+} opmux_gelu_args;
+OPMUX_ASSERT(sizeof(opmux_gelu_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_gelu_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gelu_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gelu_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_gelu_args, tanh) == 400);
+
+/* swish: x times the sigmoid of alpha times x; silu. */
+typedef struct opmux_swish_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	float alpha;
+} opmux_swish_args;
+OPMUX_ASSERT(sizeof(opmux_swish_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_swish_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_swish_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_swish_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_swish_args, alpha) == 400);
+
+/* sigmoid: 1 / (1 + exp(-x)). */
+typedef struct opmux_sigmoid_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+} opmux_sigmoid_args;
+OPMUX_ASSERT(sizeof(opmux_sigmoid_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_args, x) == 224);
+
+/* tanh: the hyperbolic tangent. */
+typedef struct opmux_tanh_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+} opmux_tanh_args;
+OPMUX_ASSERT(sizeof(opmux_tanh_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_tanh_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_tanh_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_tanh_args, x) == 224);
+
+/* hard_swish: x·max(0, min(1, x/6 + 0.5)). */
+typedef struct opmux_hard_swish_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+} opmux_hard_swish_args;
+OPMUX_ASSERT(sizeof(opmux_hard_swish_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_hard_swish_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_hard_swish_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_hard_swish_args, x) == 224);
+
+/* softplus: log(1 + exp(x)). */
+typedef struct opmux_softplus_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	float threshold;
+} opmux_softplus_args;
+OPMUX_ASSERT(sizeof(opmux_softplus_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_softplus_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_softplus_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_softplus_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_softplus_args, threshold) == 400);
+
+/* mul: a times b, b of a's shape, one row for all, or one element. */
+typedef struct opmux_mul_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like a] outfloat int, contig */
+	opmux_tensor a; /* in [any] float int, contig */
+	opmux_tensor b; /* in [any] float int, contig */
+} opmux_mul_args;
+OPMUX_ASSERT(sizeof(opmux_mul_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_mul_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_mul_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_mul_args, a) == 224);
+OPMUX_ASSERT(offsetof(opmux_mul_args, b) == 400);
+
+/* clip: values between two bounds, each of which may be absent. */
+typedef struct opmux_clip_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat int, contig */
+	opmux_tensor x; /* in [any] float int, contig */
+	opmux_tensor min; /* in opt [1] like x, contig */
+	opmux_tensor max; /* in opt [1] like x, contig */
+} opmux_clip_args;
+OPMUX_ASSERT(sizeof(opmux_clip_args) == 752);
+OPMUX_ASSERT(offsetof(opmux_clip_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_clip_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_clip_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_clip_args, min) == 400);
+OPMUX_ASSERT(offsetof(opmux_clip_args, max) == 576);
+
+/* cast: any dtype of single elements to any other. */
+typedef struct opmux_cast_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] element, contig */
+	opmux_tensor in; /* in [any] element, inner-rows */
+	uint8_t saturate;
+	uint8_t round_mode;
+} opmux_cast_args;
+OPMUX_ASSERT(sizeof(opmux_cast_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_cast_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_cast_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_cast_args, in) == 224);
+OPMUX_ASSERT(offsetof(opmux_cast_args, saturate) == 400);
+OPMUX_ASSERT(offsetof(opmux_cast_args, round_mode) == 401);
+
+/* group_norm: groups of channels less their mean, divided by their standard deviation. */
+typedef struct opmux_group_norm_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] outfloat, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	opmux_tensor weight; /* in opt [C] float, contig */
+	opmux_tensor bias; /* in opt [C] float, contig */
+	float eps;
+	int32_t num_groups;
+} opmux_group_norm_args;
+OPMUX_ASSERT(sizeof(opmux_group_norm_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, weight) == 400);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, bias) == 576);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, eps) == 752);
+OPMUX_ASSERT(offsetof(opmux_group_norm_args, num_groups) == 756);
 
 /* hadamard_transform: rows times the Walsh-Hadamard matrix in natural order. */
 typedef struct opmux_hadamard_transform_args {

@@ -197,6 +197,12 @@ func probsRows(r *run, x tensor.Tensor) tensor.Tensor {
 	return out
 }
 
+func logSoftmaxRows(r *run, x tensor.Tensor) tensor.Tensor {
+	out := r.alloc(outFloat(x.DType), x.Dims()...)
+	r.check(ops.LogSoftmax.Call(r.Queue, ops.LogSoftmaxArgs{Out: out, X: x}))
+	return out
+}
+
 func logprobsRows(r *run, x tensor.Tensor) tensor.Tensor {
 	x = r.cast(x, tensor.F32)
 	out := r.alloc(tensor.F32, x.Dims()...)
@@ -220,20 +226,4 @@ func notZero(v float64) float32 {
 		return math.SmallestNonzeroFloat32
 	}
 	return float32(v)
-}
-
-// add is a + b with NumPy's broadcasting. A b of one row goes to the op as it is, which repeats it by itself.
-func add(r *run) {
-	a, b := r.float("A"), r.float("B")
-	shape := r.broadcast(a.Dims(), b.Dims())
-	a = r.expand(a, shape)
-	if !(b.Rank == 1 && a.Rank >= 2 && b.Last() == a.Last()) {
-		b = r.expand(b, shape)
-	}
-	if len(shape) == 0 { // ops know no scalars
-		a, b = r.view(a, 1), r.view(b, 1)
-	}
-	out := r.alloc(outFloat(a.DType), a.Dims()...)
-	r.check(ops.Add.Call(r.Queue, ops.AddArgs{Out: out, A: a, B: b}))
-	r.put("C", r.view(out, shape...), a.DType)
 }

@@ -104,6 +104,8 @@ func siluCases(b *builder) {
 	n := int64(len(oddValues))
 	b.add("odd values", Case{Shape: Shape{"T": 1, "D": n}, Values: map[string][]float64{"x": append(append([]float64{}, oddValues...), oddValues...)}})
 	b.add("alpha", Case{Attrs: map[string]any{"alpha": 1.702}})
+	b.add("limit and one more", Case{Attrs: map[string]any{"alpha": 1.702, "limit": 0.75, "plus_one": true}})
+	b.add("limit", Case{Types: map[string]tensor.DType{"up": tensor.F16}, Attrs: map[string]any{"limit": 0.75}})
 	b.add("up and alpha", Case{Types: map[string]tensor.DType{"up": tensor.F32}, Attrs: map[string]any{"alpha": 0.5}})
 }
 

@@ -229,6 +229,12 @@ func (b *builder) packed(types map[string]tensor.DType) map[string]tensor.Layout
 	return nil
 }
 
+// Fit completes a case of given dtypes and extents by what goes with them. It reports false if there is no such call.
+func Fit(d registry.Descriptor, c *Case) bool {
+	rc := recipeOf(d.Name)
+	return rc.fit == nil || rc.fit(c)
+}
+
 // typed adds a case whose optional operands may need attributes that go with them.
 func (b *builder) typed(name string, c Case) {
 	if b.rc.fit != nil && !b.rc.fit(&c) {

@@ -126,8 +126,8 @@ var basicRecipes = recipeTable{
 		return nil
 	}, fills: anyFill, cases: siluCases},
 	"relu": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: anyRank("x"), alias: map[string]string{"out": "x"}, fills: anyFill, cases: reluCases},
-	"add": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: map[string]string{"b": "T,H|H"}, alias: map[string]string{"out": "a"},
-		fills: anyFill, cases: addCases},
+	"add": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: repeats, alias: map[string]string{"out": "a"},
+		fill: fillers{"a": anyDType, "b": anyDType}, fit: fitWhole("out", "a", "b"), fills: anyFill, cases: sumCases},
 	"mul_scalar": {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 1003}, batch: "T", shapes: anyRank("x"), attrs: func(*generator) map[string]any { return map[string]any{"scalar": 1.0 / 3} },
 		alias: map[string]string{"out": "x"}, fills: anyFill, cases: scalarCases},
 	"qkv_split": {shape: Shape{"T": 3, "Q": 40, "KV": 8}, big: Shape{"T": 5, "Q": 96, "KV": 33}, batch: "T", shapes: map[string]string{"q_out": "T,Q", "k_out": "T,KV", "v_out": "T,KV"},
