@@ -154,3 +154,118 @@ func TestAttnQKNormRopeGateIsItsParts(t *testing.T) {
 		}
 	}
 }
+
+func TestGoldenSwizzle(t *testing.T) {
+	q, f := onReference(t, ops.OpSwizzleBlockscale), newFixture(t)
+	const r, c = 200, 8
+	a := ops.SwizzleBlockscaleArgs{Out: f.raw(tensor.U8, 256, 8), In: f.raw(tensor.U8, r, c)}
+	for at, want := range map[[2]int]int{{0, 1}: 1, {0, 3}: 3, {0, 4}: 512, {1, 0}: 16, {31, 0}: 496, {32, 0}: 4, {33, 2}: 22, {95, 7}: 1019, {127, 7}: 1023,
+		{128, 0}: 1024, {160, 5}: 1541, {199, 7}: 1659} {
+		clear(bytesOf(&a.In))
+		bytesOf(&a.In)[at[0]*c+at[1]] = 77
+		require.NoError(t, ops.SwizzleBlockscale.Launch(q, &a))
+		wanted := make([]byte, 256*8)
+		wanted[want] = 77
+		require.Equal(t, wanted, bytesOf(&a.Out), at)
+	}
+}
+
+func TestGoldenScaledFP4(t *testing.T) {
+	q, f := onReference(t, ops.OpScaledFP4Quant), newFixture(t)
+	a := ops.ScaledFP4QuantArgs{OutPacked: f.raw(tensor.U8, 1, 16), OutScale: f.raw(tensor.U8, 1, 2), X: f.as(f.f32(ramps(0, 32)...), 1, 32), InputGlobalScaleInv: 100}
+	require.NoError(t, ops.ScaledFP4Quant.Launch(q, &a))
+	require.Equal(t, []byte{0x5f, 0x60}, bytesOf(&a.OutScale))
+	require.Equal(t, []byte{0x5e, 0x7c, 0xf0, 0xe4, 0xb6, 0x17, 0x4f, 0x6d, 0xfa, 0xe2, 0xc5, 0x96, 0x3f, 0x6e, 0x7c, 0xf0}, bytesOf(&a.OutPacked))
+}
+
+// What is quantized to nvfp4 comes back within half a step of the codes, and swizzled scales are linear ones, swizzled.
+func TestScaledFP4ComesBack(t *testing.T) {
+	q, f := onReference(t, ops.OpScaledFP4Quant, ops.OpSwizzleBlockscale), newFixture(t)
+	const m, k = 130, 80
+	x := f.in(tensor.F32, m, k)
+	a := ops.ScaledFP4QuantArgs{OutPacked: f.raw(tensor.F4E2M1x2, m, k/2), OutScale: f.raw(tensor.F8E4M3FN, m, k/16), X: x, InputGlobalScaleInv: 500}
+	require.NoError(t, ops.ScaledFP4Quant.Launch(q, &a))
+	for i, want := range f64s(&x) {
+		scale := float64(tensor.DecodeE4M3FN(bytesOf(&a.OutScale)[i/16])) / 500
+		got := float64(tensor.DecodeE2M1(bytesOf(&a.OutPacked)[i/2]>>(i%2*4))) * scale
+		step := 0.5 // from 0 to 2, then 1 to 4, 2 to 6
+		if v := math.Abs(want) / scale; v > 4 {
+			step = 2
+		} else if v > 2 {
+			step = 1
+		}
+		require.InDelta(t, want, got, scale*(step/2+0.4), "%d", i) // the largest may lie above 6 scales by what the scale was rounded
+	}
+	s := a
+	s.OutPacked, s.OutScale, s.ScaleLayout = f.raw(tensor.U8, m, k/2), f.raw(tensor.U8, 256, 8), ops.ScaleSwizzled
+	w := ops.SwizzleBlockscaleArgs{Out: f.raw(tensor.U8, 256, 8), In: a.OutScale}
+	require.NoError(t, ops.ScaledFP4Quant.Launch(q, &s))
+	require.NoError(t, ops.SwizzleBlockscale.Launch(q, &w))
+	require.Equal(t, bytesOf(&w.Out), bytesOf(&s.OutScale))
+	require.Equal(t, bytesOf(&a.OutPacked), bytesOf(&s.OutPacked))
+}
+
+// Each op with a quantized output has the bits of the two ops that it stands for.
+func TestFusedQuantIsTwoOps(t *testing.T) {
+	q, f := onReference(t, ops.OpScaledFP4Quant, ops.OpQuantFP8Static, ops.OpRMSNorm, ops.OpRMSNormGated, ops.OpMoESiluMul, ops.OpSiluAndMul, ops.OpSigmoidGateBF16,
+		ops.OpRMSNormQuantFP8, ops.OpRMSNormGatedQuantFP8, ops.OpSiluMulFP4Quant, ops.OpSiluAndMulFP4Quant, ops.OpSigmoidGateFP4Quant), newFixture(t)
+	const m, k = 37, 96
+	fp8 := func(y tensor.Tensor) []byte {
+		a := ops.QuantFP8StaticArgs{Out: f.raw(tensor.U8, y.Dims()[0], y.Numel()/y.Dims()[0]), X: f.as(y, y.Dims()[0], y.Numel()/y.Dims()[0]), InputScale: 0.02}
+		require.NoError(t, ops.QuantFP8Static.Launch(q, &a))
+		return bytesOf(&a.Out)
+	}
+	for _, in := range floatTypes {
+		for _, flag := range []bool{false, true} {
+			res := f.in(tensor.BF16, m, k)
+			copied := f.raw(tensor.BF16, m, k)
+			copy(bytesOf(&copied), bytesOf(&res))
+			n := ops.RMSNormArgs{Out: f.raw(tensor.BF16, m, k), X: f.in(in, m, k), Weight: f.in(in, k), Residual: res, Eps: 1e-6, Gemma: flag}
+			a := ops.RMSNormQuantFP8Args{OutFP8: f.raw(tensor.U8, m, k), OutBF16: f.raw(tensor.BF16, m, k), X: n.X, Weight: n.Weight, Residual: copied, Eps: 1e-6, Gemma: flag, InputScale: 0.02}
+			require.NoError(t, ops.RMSNorm.Launch(q, &n))
+			require.NoError(t, ops.RMSNormQuantFP8.Launch(q, &a))
+			require.Equal(t, fp8(n.Out), bytesOf(&a.OutFP8))
+			require.Equal(t, bytesOf(&n.Out), bytesOf(&a.OutBF16))
+			require.Equal(t, bytesOf(&res), bytesOf(&copied))
+
+			wide := f.in(in, m, 5, k)
+			g := ops.RMSNormGatedArgs{Out: f.raw(tensor.BF16, m, 3, k), X: f.in(in, m, 3, k), Gate: tensor.Must(wide.Slice(1, 1, 4)), Weight: f.in(in, k), Eps: 1e-6, SigmoidGate: flag}
+			b := ops.RMSNormGatedQuantFP8Args{OutFP8: f.raw(tensor.U8, m, 3, k), X: g.X, Gate: g.Gate, Weight: g.Weight, Eps: 1e-6, SigmoidGate: flag, InputScale: 0.02}
+			require.NoError(t, ops.RMSNormGated.Launch(q, &g))
+			require.NoError(t, ops.RMSNormGatedQuantFP8.Launch(q, &b))
+			require.Equal(t, fp8(g.Out), bytesOf(&b.OutFP8))
+		}
+	}
+	for _, layout := range []ops.ScaleLayout{ops.ScaleLinear, ops.ScaleSwizzled} {
+		rows, groups := ops.ScaleExtents(layout, m, k/16)
+		outs := func() (packed, scale tensor.Tensor) { return f.raw(tensor.U8, m, k/2), f.raw(tensor.U8, rows, groups) }
+		same := func(y, packed, scale tensor.Tensor) {
+			a := ops.ScaledFP4QuantArgs{X: y, InputGlobalScaleInv: 300, ScaleLayout: layout}
+			a.OutPacked, a.OutScale = outs()
+			require.NoError(t, ops.ScaledFP4Quant.Launch(q, &a))
+			require.Equal(t, bytesOf(&a.OutPacked), bytesOf(&packed))
+			require.Equal(t, bytesOf(&a.OutScale), bytesOf(&scale))
+		}
+		for _, in := range floatTypes {
+			y := f.raw(tensor.BF16, m, k)
+			a := ops.SiluMulFP4QuantArgs{Gate: f.in(in, m, k), Up: f.in(in, m, k), InputGlobalScaleInv: 300, ScaleLayout: layout}
+			a.OutPacked, a.OutScale = outs()
+			require.NoError(t, ops.MoESiluMul.Call(q, ops.MoESiluMulArgs{Out: y, Gate: a.Gate, Up: a.Up}))
+			require.NoError(t, ops.SiluMulFP4Quant.Launch(q, &a))
+			same(y, a.OutPacked, a.OutScale)
+			if in == tensor.F16 {
+				continue
+			}
+			b := ops.SiluAndMulFP4QuantArgs{GateUp: f.in(in, m, 2*k), InputGlobalScaleInv: 300, ScaleLayout: layout}
+			b.OutPacked, b.OutScale = outs()
+			require.NoError(t, ops.SiluAndMul.Call(q, ops.SiluAndMulArgs{Out: y, X: b.GateUp}))
+			require.NoError(t, ops.SiluAndMulFP4Quant.Launch(q, &b))
+			same(y, b.OutPacked, b.OutScale)
+			c := ops.SigmoidGateFP4QuantArgs{Attn: f.in(in, m, k), Gate: f.in(tensor.F32, m, k), InputGlobalScaleInv: 300, ScaleLayout: layout}
+			c.OutPacked, c.OutScale = outs()
+			require.NoError(t, ops.SigmoidGateBF16.Call(q, ops.SigmoidGateBF16Args{Out: y, Attn: c.Attn, Gate: c.Gate}))
+			require.NoError(t, ops.SigmoidGateFP4Quant.Launch(q, &c))
+			same(y, c.OutPacked, c.OutScale)
+		}
+	}
+}

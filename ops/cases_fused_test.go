@@ -85,5 +85,126 @@ func fusedCases() []opCase {
 			}),
 			ok("all of the head", func(a *AttnQKNormRopeGateArgs) { a.RotaryDim, a.CosSin, a.Gemma = 8, ten(f32, 3, 8), true }),
 		),
+		caseOf(ScaledFP4Quant, ScaledFP4QuantArgs{OutPacked: ten(u8, 3, 16), OutScale: ten(tensor.F8E4M3FN, 3, 2), X: ten(bf16, 3, 32), InputGlobalScaleInv: 100},
+			append(fp4Tests(func(a *ScaledFP4QuantArgs) fp4Parts {
+				return fp4Parts{&a.OutPacked, &a.OutScale, &a.X, &a.InputGlobalScaleInv, &a.ScaleLayout, 1, "x"}
+			}),
+				ok("f16", func(a *ScaledFP4QuantArgs) { a.X = ten(f16, 3, 32) }),
+				no("rows of x", ErrShape, "x", func(a *ScaledFP4QuantArgs) { a.X = ten(f32, 4, 32) }))...),
+		caseOf(QuantFP8Static, QuantFP8StaticArgs{Out: ten(tensor.F8E4M3FN, 3, 8), X: ten(f16, 3, 8), InputScale: 0.5},
+			no("scale 0", ErrAttr, "input_scale", func(a *QuantFP8StaticArgs) { a.InputScale = 0 }),
+			no("negative scale", ErrAttr, "input_scale", func(a *QuantFP8StaticArgs) { a.InputScale = -1 }),
+			no("NaN scale", ErrAttr, "input_scale", func(a *QuantFP8StaticArgs) { a.InputScale = nan }),
+			no("infinite scale", ErrAttr, "input_scale", func(a *QuantFP8StaticArgs) { a.InputScale = inf }),
+			no("e5m2", ErrDType, "out", func(a *QuantFP8StaticArgs) { a.Out = ten(tensor.F8E5M2, 3, 8) }),
+			no("other shape", ErrShape, "x", func(a *QuantFP8StaticArgs) { a.X = ten(f32, 3, 9) }),
+			ok("bytes", func(a *QuantFP8StaticArgs) { a.Out = ten(i8, 3, 8) }),
+		),
+		caseOf(SwizzleBlockscale, SwizzleBlockscaleArgs{Out: ten(u8, 256, 8), In: ten(tensor.F8E4M3FN, 129, 5)},
+			no("rows not padded", ErrShape, "out", func(a *SwizzleBlockscaleArgs) { a.Out = ten(u8, 129, 8) }),
+			no("columns not padded", ErrShape, "out", func(a *SwizzleBlockscaleArgs) { a.Out = ten(u8, 256, 5) }),
+			no("floats", ErrDType, "in", func(a *SwizzleBlockscaleArgs) { a.In = ten(f32, 129, 5) }),
+			ok("nothing", func(a *SwizzleBlockscaleArgs) { a.In, a.Out = ten(u8, 0, 5), ten(u8, 0, 8) }),
+		),
+		caseOf(RMSNormQuantFP8, RMSNormQuantFP8Args{OutFP8: ten(tensor.F8E4M3FN, 2, 8), OutBF16: ten(bf16, 2, 8), X: ten(f16, 2, 8), Weight: ten(f32, 8), Residual: ten(bf16, 2, 8),
+			InputScale: 0.5, Eps: 1e-6},
+			no("scale 0", ErrAttr, "input_scale", func(a *RMSNormQuantFP8Args) { a.InputScale = 0 }),
+			no("NaN scale", ErrAttr, "input_scale", func(a *RMSNormQuantFP8Args) { a.InputScale = nan }),
+			no("negative eps", ErrAttr, "eps", func(a *RMSNormQuantFP8Args) { a.Eps = -1 }),
+			no("f32 norm", ErrDType, "out_bf16", func(a *RMSNormQuantFP8Args) { a.OutBF16 = ten(f32, 2, 8) }),
+			no("f16 residual", ErrDType, "residual", func(a *RMSNormQuantFP8Args) { a.Residual = ten(f16, 2, 8) }),
+			no("f32 codes", ErrDType, "out_fp8", func(a *RMSNormQuantFP8Args) { a.OutFP8 = ten(f32, 2, 8) }),
+			no("absent weight", ErrDType, "weight", func(a *RMSNormQuantFP8Args) { a.Weight = tensor.Tensor{} }),
+			no("weight of other width", ErrShape, "weight", func(a *RMSNormQuantFP8Args) { a.Weight = ten(f32, 7) }),
+			no("residual of other rows", ErrShape, "residual", func(a *RMSNormQuantFP8Args) { a.Residual = ten(f32, 3, 8) }),
+			ok("plain", func(a *RMSNormQuantFP8Args) {
+				a.OutBF16, a.Residual, a.OutFP8 = tensor.Tensor{}, tensor.Tensor{}, ten(u8, 2, 8)
+			}),
+		),
+		caseOf(RMSNormGatedQuantFP8, RMSNormGatedQuantFP8Args{OutFP8: ten(tensor.F8E4M3FN, 2, 3, 8), X: ten(bf16, 2, 3, 8), Gate: ten(bf16, 2, 3, 8), Weight: ten(bf16, 8),
+			InputScale: 0.5, Eps: 1e-6},
+			no("scale 0", ErrAttr, "input_scale", func(a *RMSNormGatedQuantFP8Args) { a.InputScale = 0 }),
+			no("NaN eps", ErrAttr, "eps", func(a *RMSNormGatedQuantFP8Args) { a.Eps = nan }),
+			no("rank 1", ErrRank, "out_fp8", func(a *RMSNormGatedQuantFP8Args) { a.OutFP8 = ten(u8, 8) }),
+			no("rank 4", ErrRank, "out_fp8", func(a *RMSNormGatedQuantFP8Args) { a.OutFP8 = ten(u8, 1, 2, 3, 8) }),
+			no("rank of x", ErrRank, "x", func(a *RMSNormGatedQuantFP8Args) { a.X = ten(bf16, 6, 8) }),
+			no("shape of gate", ErrShape, "gate", func(a *RMSNormGatedQuantFP8Args) { a.Gate = ten(bf16, 2, 3, 9) }),
+			no("gate dtype", ErrDType, "gate", func(a *RMSNormGatedQuantFP8Args) { a.Gate = ten(f32, 2, 3, 8) }),
+			no("weight dtype", ErrDType, "weight", func(a *RMSNormGatedQuantFP8Args) { a.Weight = ten(f32, 8) }),
+			no("weight of other width", ErrShape, "weight", func(a *RMSNormGatedQuantFP8Args) { a.Weight = ten(bf16, 7) }),
+			no("gate heads not packed", ErrLayout, "gate", func(a *RMSNormGatedQuantFP8Args) { a.Gate.Stride[1] = 9; a.Gate.Stride[0] = 40 }),
+			no("gate rows overlap", ErrLayout, "gate", func(a *RMSNormGatedQuantFP8Args) { a.Gate.Stride[0] = 23 }),
+			no("padded x", ErrLayout, "x", func(a *RMSNormGatedQuantFP8Args) { a.X.Stride[0] = 30 }),
+			ok("padded gate", func(a *RMSNormGatedQuantFP8Args) {
+				x := ten(bf16, 2, 5, 8)
+				a.Gate = tensor.Must(x.Slice(1, 1, 4))
+			}),
+			ok("rank 2", func(a *RMSNormGatedQuantFP8Args) {
+				a.OutFP8, a.X, a.Gate = ten(i8, 2, 8), ten(bf16, 2, 8), columnsOf(bf16, 2, 8, 12)
+			}),
+		),
+		caseOf(SiluMulFP4Quant, SiluMulFP4QuantArgs{OutPacked: ten(u8, 3, 16), OutScale: ten(u8, 3, 2), Gate: ten(f16, 3, 32), Up: ten(f16, 3, 32), InputGlobalScaleInv: 100},
+			no("up dtype", ErrDType, "up", func(a *SiluMulFP4QuantArgs) { a.Up = ten(f32, 3, 32) }),
+			no("up shape", ErrShape, "up", func(a *SiluMulFP4QuantArgs) { a.Up = ten(f16, 3, 16) }),
+			no("part of a group", ErrShape, "gate", func(a *SiluMulFP4QuantArgs) {
+				a.Gate, a.Up, a.OutPacked = ten(f16, 3, 24), ten(f16, 3, 24), ten(u8, 3, 12)
+			}),
+			no("packed width", ErrShape, "out_packed", func(a *SiluMulFP4QuantArgs) { a.OutPacked = ten(u8, 3, 32) }),
+			no("scale extents", ErrShape, "out_scale", func(a *SiluMulFP4QuantArgs) { a.OutScale = ten(u8, 3, 3) }),
+			no("layout", ErrAttr, "scale_layout", func(a *SiluMulFP4QuantArgs) { a.ScaleLayout = numScaleLayouts }),
+			no("NaN scale", ErrAttr, "input_global_scale_inv", func(a *SiluMulFP4QuantArgs) { a.InputGlobalScaleInv = nan }),
+		),
+		caseOf(SiluAndMulFP4Quant, SiluAndMulFP4QuantArgs{OutPacked: ten(u8, 3, 16), OutScale: ten(u8, 3, 2), GateUp: ten(bf16, 3, 64), InputGlobalScaleInv: 100},
+			append(fp4Tests(func(a *SiluAndMulFP4QuantArgs) fp4Parts {
+				return fp4Parts{&a.OutPacked, &a.OutScale, &a.GateUp, &a.InputGlobalScaleInv, &a.ScaleLayout, 2, "gate_up"}
+			}),
+				no("odd inner extent", ErrShape, "gate_up", func(a *SiluAndMulFP4QuantArgs) { a.GateUp = ten(bf16, 3, 65) }),
+				no("f16", ErrDType, "gate_up", func(a *SiluAndMulFP4QuantArgs) { a.GateUp = ten(f16, 3, 64) }))...),
+		caseOf(SigmoidGateFP4Quant, SigmoidGateFP4QuantArgs{OutPacked: ten(u8, 3, 16), OutScale: ten(u8, 3, 2), Attn: ten(bf16, 3, 32), Gate: ten(f32, 3, 32), InputGlobalScaleInv: 100},
+			no("bf16 gate", ErrDType, "gate", func(a *SigmoidGateFP4QuantArgs) { a.Gate = ten(bf16, 3, 32) }),
+			no("f16 attn", ErrDType, "attn", func(a *SigmoidGateFP4QuantArgs) { a.Attn = ten(f16, 3, 32) }),
+			no("gate shape", ErrShape, "gate", func(a *SigmoidGateFP4QuantArgs) { a.Gate = ten(f32, 2, 32) }),
+			no("part of a group", ErrShape, "attn", func(a *SigmoidGateFP4QuantArgs) {
+				a.Attn, a.Gate, a.OutPacked = ten(f32, 3, 24), ten(f32, 3, 24), ten(u8, 3, 12)
+			}),
+			no("scale extents", ErrShape, "out_scale", func(a *SigmoidGateFP4QuantArgs) { a.OutScale = ten(u8, 128, 4) }),
+			no("layout", ErrAttr, "scale_layout", func(a *SigmoidGateFP4QuantArgs) { a.ScaleLayout = 255 }),
+		),
+	}
+}
+
+// fp4Parts are the operands and attributes that all ops with an nvfp4 output have.
+type fp4Parts struct {
+	packed, scale, in *tensor.Tensor
+	gs                *float32
+	layout            *ScaleLayout
+	width             int64  // elements of in for each that is quantized
+	name              string // of in
+}
+
+// fp4Tests are the calls that ops with an nvfp4 output of 3 rows of 32 judge alike.
+func fp4Tests[R any](of func(*R) fp4Parts) []any {
+	set := func(change func(p fp4Parts)) func(*R) { return func(a *R) { change(of(a)) } }
+	var zero R
+	name := of(&zero).name
+	return []any{
+		no("part of a group", ErrShape, name, set(func(p fp4Parts) { *p.in, *p.packed = ten(f32, 3, 24*p.width), ten(u8, 3, 12) })),
+		no("packed width", ErrShape, "out_packed", set(func(p fp4Parts) { *p.packed = ten(u8, 3, 32) })),
+		no("packed floats", ErrDType, "out_packed", set(func(p fp4Parts) { *p.packed = ten(f32, 3, 16) })),
+		no("packed fp8", ErrDType, "out_packed", set(func(p fp4Parts) { *p.packed = ten(tensor.F8E4M3FN, 3, 16) })),
+		no("scale columns", ErrShape, "out_scale", set(func(p fp4Parts) { *p.scale = ten(u8, 3, 4) })),
+		no("swizzled extents of linear scales", ErrShape, "out_scale", set(func(p fp4Parts) { *p.scale = ten(u8, 128, 4) })),
+		no("linear extents of swizzled scales", ErrShape, "out_scale", set(func(p fp4Parts) { *p.layout = ScaleSwizzled })),
+		no("float scales", ErrDType, "out_scale", set(func(p fp4Parts) { *p.scale = ten(f32, 3, 2) })),
+		no("unknown layout", ErrAttr, "scale_layout", set(func(p fp4Parts) { *p.layout = numScaleLayouts })),
+		no("NaN scale", ErrAttr, "input_global_scale_inv", set(func(p fp4Parts) { *p.gs = nan })),
+		no("infinite scale", ErrAttr, "input_global_scale_inv", set(func(p fp4Parts) { *p.gs = inf })),
+		ok("scale 0", set(func(p fp4Parts) { *p.gs = 0 })),
+		ok("swizzled", set(func(p fp4Parts) { *p.layout, *p.scale = ScaleSwizzled, ten(tensor.F8E4M3FN, 128, 4) })),
+		ok("typed pairs", set(func(p fp4Parts) { *p.packed = ten(tensor.F4E2M1x2, 3, 16) })),
+		ok("no rows", set(func(p fp4Parts) { *p.packed, *p.scale, *p.in = ten(u8, 0, 16), ten(u8, 0, 2), ten(f32, 0, 32*p.width) })),
+		ok("no rows, swizzled", set(func(p fp4Parts) {
+			*p.layout, *p.packed, *p.scale, *p.in = ScaleSwizzled, ten(u8, 0, 16), ten(u8, 0, 4), ten(f32, 0, 32*p.width)
+		})),
 	}
 }

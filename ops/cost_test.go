@@ -102,7 +102,7 @@ func TestCostOf(t *testing.T) {
 // TestW37CostOfEveryOp wants a cost of every op of the package: one that computes, or one that says that it only moves.
 func TestW37CostOfEveryOp(t *testing.T) {
 	moves := map[registry.Op]bool{OpQKVSplit: true, OpEmbedding: true, OpReshapeAndCache: true, OpApplyTokenMask: true, OpApplyAllowedTokenIDs: true,
-		OpCastBF16: true, OpCastF32: true, OpCast: true, OpAttnGateSplit: true}
+		OpCastBF16: true, OpCastF32: true, OpCast: true, OpAttnGateSplit: true, OpSwizzleBlockscale: true}
 	require.Len(t, costs, len(all))
 	for _, c := range cases() {
 		id := c.core.desc.Op

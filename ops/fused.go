@@ -232,6 +232,67 @@ type AttnQKNormRopeGateArgs struct {
 	Gemma     bool          // multiply by 1 + weight
 }
 
+// RMSNormQuantFP8Args is the record of RMSNormQuantFP8: rms_norm with a bf16 output, the residual as there, then
+// quant_fp8_static of what was rounded to bf16.
+type RMSNormQuantFP8Args struct {
+	registry.Header
+	OutFP8     tensor.Tensor `op:"out" shape:"T,H" dtype:"byte"`     // fp8 e4m3fn
+	OutBF16    tensor.Tensor `op:"out,opt" shape:"T,H" dtype:"bf16"` // the norm itself
+	X          tensor.Tensor `op:"in" shape:"T,H" dtype:"float"`
+	Weight     tensor.Tensor `op:"in" shape:"H" dtype:"float"`
+	Residual   tensor.Tensor `op:"inout,opt" shape:"T,H" dtype:"outfloat"`
+	Eps        float32       // >= 0, finite; added to the mean
+	InputScale float32       // > 0, finite
+	Gemma      bool          // multiply by 1 + weight
+}
+
+// RMSNormGatedQuantFP8Args is the record of RMSNormGatedQuantFP8: rms_norm_gated with a bf16 output, then quant_fp8_static of
+// it.
+type RMSNormGatedQuantFP8Args struct {
+	registry.Header
+	OutFP8      tensor.Tensor `op:"out" shape:"T,D|T,Hv,D" dtype:"byte"` // fp8 e4m3fn
+	X           tensor.Tensor `op:"in" shape:"like out_fp8" dtype:"float"`
+	Gate        tensor.Tensor `op:"in" shape:"like out_fp8" dtype:"like x" layout:"inner-rows"`
+	Weight      tensor.Tensor `op:"in" shape:"D" dtype:"like x"`
+	Eps         float32       // >= 0, finite; added to the mean
+	InputScale  float32       // > 0, finite
+	SigmoidGate bool          // the gate's activation is sigmoid, not silu
+}
+
+// SiluMulFP4QuantArgs is the record of SiluMulFP4Quant: silu(gate)·up rounded to bf16, then scaled_fp4_quant of it.
+type SiluMulFP4QuantArgs struct {
+	registry.Header
+	OutPacked           tensor.Tensor `op:"out" shape:"M,W" dtype:"fp4"`  // W = I/2
+	OutScale            tensor.Tensor `op:"out" shape:"S,G" dtype:"byte"` // [M,I/16], or as scale_layout says
+	Gate                tensor.Tensor `op:"in" shape:"M,I" dtype:"float"` // I a multiple of 16
+	Up                  tensor.Tensor `op:"in" shape:"M,I" dtype:"like gate"`
+	InputGlobalScaleInv float32       // finite
+	ScaleLayout         ScaleLayout   // ScaleLinear or ScaleSwizzled
+}
+
+// SiluAndMulFP4QuantArgs is the record of SiluAndMulFP4Quant: silu of the first half of a row times the other half, rounded to
+// bf16, then scaled_fp4_quant of it.
+type SiluAndMulFP4QuantArgs struct {
+	registry.Header
+	OutPacked           tensor.Tensor `op:"out" shape:"M,W" dtype:"fp4"`     // W = I/2
+	OutScale            tensor.Tensor `op:"out" shape:"S,G" dtype:"byte"`    // [M,I/16], or as scale_layout says
+	GateUp              tensor.Tensor `op:"in" shape:"M,V" dtype:"outfloat"` // V = 2·I, I a multiple of 16
+	InputGlobalScaleInv float32       // finite
+	ScaleLayout         ScaleLayout   // ScaleLinear or ScaleSwizzled
+}
+
+// SigmoidGateFP4QuantArgs is the record of SigmoidGateFP4Quant: attn·sigmoid(gate) rounded to bf16, then scaled_fp4_quant of
+// it.
+type SigmoidGateFP4QuantArgs struct {
+	registry.Header
+	OutPacked           tensor.Tensor `op:"out" shape:"M,W" dtype:"fp4"`     // W = I/2
+	OutScale            tensor.Tensor `op:"out" shape:"S,G" dtype:"byte"`    // [M,I/16], or as scale_layout says
+	Attn                tensor.Tensor `op:"in" shape:"M,I" dtype:"outfloat"` // I a multiple of 16
+	Gate                tensor.Tensor `op:"in" shape:"M,I" dtype:"f32"`
+	InputGlobalScaleInv float32       // finite
+	ScaleLayout         ScaleLayout   // ScaleLinear or ScaleSwizzled
+}
+
 // Ops that do in one pass what several others do.
 var (
 	FusedChain = define(OpFusedChain, "fused_chain", "fused", "recipe_interpreter",
@@ -247,6 +308,34 @@ var (
 		})
 	AttnQKNormRopeGate = define(OpAttnQKNormRopeGate, "attn_qk_norm_rope_gate", "fused", "attn_preamble_gated",
 		"q and k heads split off, normalized and rotated, the gate copied", checkAttnQKNormRopeGate)
+	RMSNormQuantFP8 = define(OpRMSNormQuantFP8, "rms_norm_quant_fp8", "fused", "rms_fp8",
+		"rms_norm in bf16, then fp8 with one scale that is given",
+		func(a *RMSNormQuantFP8Args) *OpError {
+			return first(notNegative("eps", a.Eps), positive("input_scale", a.InputScale))
+		})
+	RMSNormGatedQuantFP8 = define(OpRMSNormGatedQuantFP8, "rms_norm_gated_quant_fp8", "fused", "rms_gated_fp8",
+		"rms_norm_gated in bf16, then fp8 with one scale that is given",
+		func(a *RMSNormGatedQuantFP8Args) *OpError {
+			return first(notNegative("eps", a.Eps), positive("input_scale", a.InputScale))
+		})
+	SiluMulFP4Quant = define(OpSiluMulFP4Quant, "silu_mul_fp4_quant", "fused", "silu_mul_split_fp4",
+		"silu of gate times up in bf16, then nvfp4",
+		func(a *SiluMulFP4QuantArgs) *OpError {
+			return checkFP4(&a.OutPacked, &a.OutScale, "gate", a.Gate.Shape[0], a.Gate.Shape[1], a.InputGlobalScaleInv, a.ScaleLayout)
+		})
+	SiluAndMulFP4Quant = define(OpSiluAndMulFP4Quant, "silu_and_mul_fp4_quant", "fused", "silu_mul_packed_fp4",
+		"silu of a row's first half times its other half in bf16, then nvfp4",
+		func(a *SiluAndMulFP4QuantArgs) *OpError {
+			if a.GateUp.Shape[1]%2 != 0 {
+				return bad(ErrShape, "gate_up", "odd inner extent %d", a.GateUp.Shape[1])
+			}
+			return checkFP4(&a.OutPacked, &a.OutScale, "gate_up", a.GateUp.Shape[0], a.GateUp.Shape[1]/2, a.InputGlobalScaleInv, a.ScaleLayout)
+		})
+	SigmoidGateFP4Quant = define(OpSigmoidGateFP4Quant, "sigmoid_gate_fp4_quant", "fused", "sigmoid_gate_fp4",
+		"attn times the sigmoid of gate in bf16, then nvfp4",
+		func(a *SigmoidGateFP4QuantArgs) *OpError {
+			return checkFP4(&a.OutPacked, &a.OutScale, "attn", a.Attn.Shape[0], a.Attn.Shape[1], a.InputGlobalScaleInv, a.ScaleLayout)
+		})
 )
 
 // CheckChain reports whether FusedChain runs steps, with or without a residual. The error is an *OpError.

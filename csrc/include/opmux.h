@@ -191,6 +191,9 @@ enum {
 	OPMUX_OP_ATTENTION = 31,
 	OPMUX_OP_PAGED_ATTENTION = 32,
 	OPMUX_OP_RESHAPE_AND_CACHE = 34,
+	OPMUX_OP_SCALED_FP4_QUANT = 57,
+	OPMUX_OP_QUANT_FP8_STATIC = 58,
+	OPMUX_OP_SWIZZLE_BLOCKSCALE = 59,
 	OPMUX_OP_APPLY_TEMPERATURE = 60,
 	OPMUX_OP_GREEDY_ARGMAX = 61,
 	OPMUX_OP_APPLY_TOP_K_TOP_P = 62,
@@ -204,6 +207,11 @@ enum {
 	OPMUX_OP_APPLY_ALLOWED_TOKEN_IDS = 70,
 	OPMUX_OP_FUSED_CHAIN = 72,
 	OPMUX_OP_ATTN_QK_NORM_ROPE_GATE = 73,
+	OPMUX_OP_RMS_NORM_QUANT_FP8 = 74,
+	OPMUX_OP_RMS_NORM_GATED_QUANT_FP8 = 75,
+	OPMUX_OP_SILU_MUL_FP4_QUANT = 76,
+	OPMUX_OP_SILU_AND_MUL_FP4_QUANT = 77,
+	OPMUX_OP_SIGMOID_GATE_FP4_QUANT = 78,
 	OPMUX_OP_DROPIN_PROBE = 79,
 	OPMUX_OP_SOFTMAX = 80,
 	OPMUX_OP_LOG_SOFTMAX = 81,
@@ -868,6 +876,47 @@ OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, k_cache) == 400);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, v_cache) == 576);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, slot_mapping) == 752);
 
+/* scaled_fp4_quant: rows as nvfp4: fp4 pairs and an fp8 scale for each 16 elements. */
+typedef struct opmux_scaled_fp4_quant_args {
+	opmux_call call;
+	opmux_tensor out_packed; /* out [M,W] fp4, contig */
+	opmux_tensor out_scale; /* out [S,G] byte, contig */
+	opmux_tensor x; /* in [M,K] float, contig */
+	float input_global_scale_inv;
+	uint8_t scale_layout;
+} opmux_scaled_fp4_quant_args;
+OPMUX_ASSERT(sizeof(opmux_scaled_fp4_quant_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_scaled_fp4_quant_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_scaled_fp4_quant_args, out_packed) == 48);
+OPMUX_ASSERT(offsetof(opmux_scaled_fp4_quant_args, out_scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_scaled_fp4_quant_args, x) == 400);
+OPMUX_ASSERT(offsetof(opmux_scaled_fp4_quant_args, input_global_scale_inv) == 576);
+OPMUX_ASSERT(offsetof(opmux_scaled_fp4_quant_args, scale_layout) == 580);
+
+/* quant_fp8_static: x as fp8, with one scale that is given. */
+typedef struct opmux_quant_fp8_static_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,K] byte, contig */
+	opmux_tensor x; /* in [M,K] float, contig */
+	float input_scale;
+} opmux_quant_fp8_static_args;
+OPMUX_ASSERT(sizeof(opmux_quant_fp8_static_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_static_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_static_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_static_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_quant_fp8_static_args, input_scale) == 400);
+
+/* swizzle_blockscale: a scale matrix padded and permuted into tiles of 128 by 4. */
+typedef struct opmux_swizzle_blockscale_args {
+	opmux_call call;
+	opmux_tensor out; /* out [P,Q] byte, contig */
+	opmux_tensor in; /* in [R,C] byte, contig */
+} opmux_swizzle_blockscale_args;
+OPMUX_ASSERT(sizeof(opmux_swizzle_blockscale_args) == 400);
+OPMUX_ASSERT(offsetof(opmux_swizzle_blockscale_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_swizzle_blockscale_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_swizzle_blockscale_args, in) == 224);
+
 /* apply_temperature: rows divided by their temperature. */
 typedef struct opmux_apply_temperature_args {
 	opmux_call call;
@@ -1081,6 +1130,105 @@ OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, cos_sin) == 1280);
 OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, eps) == 1456);
 OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, rotary_dim) == 1460);
 OPMUX_ASSERT(offsetof(opmux_attn_qk_norm_rope_gate_args, gemma) == 1464);
+
+/* rms_norm_quant_fp8: rms_norm in bf16, then fp8 with one scale that is given. */
+typedef struct opmux_rms_norm_quant_fp8_args {
+	opmux_call call;
+	opmux_tensor out_fp8; /* out [T,H] byte, contig */
+	opmux_tensor out_bf16; /* out opt [T,H] bf16, contig */
+	opmux_tensor x; /* in [T,H] float, contig */
+	opmux_tensor weight; /* in [H] float, contig */
+	opmux_tensor residual; /* inout opt [T,H] outfloat, contig */
+	float eps;
+	float input_scale;
+	uint8_t gemma;
+} opmux_rms_norm_quant_fp8_args;
+OPMUX_ASSERT(sizeof(opmux_rms_norm_quant_fp8_args) == 944);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, out_fp8) == 48);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, out_bf16) == 224);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, x) == 400);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, weight) == 576);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, residual) == 752);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, eps) == 928);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, input_scale) == 932);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_quant_fp8_args, gemma) == 936);
+
+/* rms_norm_gated_quant_fp8: rms_norm_gated in bf16, then fp8 with one scale that is given. */
+typedef struct opmux_rms_norm_gated_quant_fp8_args {
+	opmux_call call;
+	opmux_tensor out_fp8; /* out [T,D|T,Hv,D] byte, contig */
+	opmux_tensor x; /* in [like out_fp8] float, contig */
+	opmux_tensor gate; /* in [like out_fp8] like x, inner-rows */
+	opmux_tensor weight; /* in [D] like x, contig */
+	float eps;
+	float input_scale;
+	uint8_t sigmoid_gate;
+} opmux_rms_norm_gated_quant_fp8_args;
+OPMUX_ASSERT(sizeof(opmux_rms_norm_gated_quant_fp8_args) == 768);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, out_fp8) == 48);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, gate) == 400);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, weight) == 576);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, eps) == 752);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, input_scale) == 756);
+OPMUX_ASSERT(offsetof(opmux_rms_norm_gated_quant_fp8_args, sigmoid_gate) == 760);
+
+/* silu_mul_fp4_quant: silu of gate times up in bf16, then nvfp4. */
+typedef struct opmux_silu_mul_fp4_quant_args {
+	opmux_call call;
+	opmux_tensor out_packed; /* out [M,W] fp4, contig */
+	opmux_tensor out_scale; /* out [S,G] byte, contig */
+	opmux_tensor gate; /* in [M,I] float, contig */
+	opmux_tensor up; /* in [M,I] like gate, contig */
+	float input_global_scale_inv;
+	uint8_t scale_layout;
+} opmux_silu_mul_fp4_quant_args;
+OPMUX_ASSERT(sizeof(opmux_silu_mul_fp4_quant_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, out_packed) == 48);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, out_scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, gate) == 400);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, up) == 576);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, input_global_scale_inv) == 752);
+OPMUX_ASSERT(offsetof(opmux_silu_mul_fp4_quant_args, scale_layout) == 756);
+
+/* silu_and_mul_fp4_quant: silu of a row's first half times its other half in bf16, then nvfp4. */
+typedef struct opmux_silu_and_mul_fp4_quant_args {
+	opmux_call call;
+	opmux_tensor out_packed; /* out [M,W] fp4, contig */
+	opmux_tensor out_scale; /* out [S,G] byte, contig */
+	opmux_tensor gate_up; /* in [M,V] outfloat, contig */
+	float input_global_scale_inv;
+	uint8_t scale_layout;
+} opmux_silu_and_mul_fp4_quant_args;
+OPMUX_ASSERT(sizeof(opmux_silu_and_mul_fp4_quant_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_fp4_quant_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_fp4_quant_args, out_packed) == 48);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_fp4_quant_args, out_scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_fp4_quant_args, gate_up) == 400);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_fp4_quant_args, input_global_scale_inv) == 576);
+OPMUX_ASSERT(offsetof(opmux_silu_and_mul_fp4_quant_args, scale_layout) == 580);
+
+/* sigmoid_gate_fp4_quant: attn times the sigmoid of gate in bf16, then nvfp4. */
+typedef struct opmux_sigmoid_gate_fp4_quant_args {
+	opmux_call call;
+	opmux_tensor out_packed; /* out [M,W] fp4, contig */
+	opmux_tensor out_scale; /* out [S,G] byte, contig */
+	opmux_tensor attn; /* in [M,I] outfloat, contig */
+	opmux_tensor gate; /* in [M,I] f32, contig */
+	float input_global_scale_inv;
+	uint8_t scale_layout;
+} opmux_sigmoid_gate_fp4_quant_args;
+OPMUX_ASSERT(sizeof(opmux_sigmoid_gate_fp4_quant_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, out_packed) == 48);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, out_scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, attn) == 400);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, gate) == 576);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, input_global_scale_inv) == 752);
+OPMUX_ASSERT(offsetof(opmux_sigmoid_gate_fp4_quant_args, scale_layout) == 756);
 
 /* dropin_probe: in + scalar, and what a foreign kernel saw of its call in a workspace. */
 typedef struct opmux_dropin_probe_args {

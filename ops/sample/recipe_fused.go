@@ -30,6 +30,19 @@ var fusedRecipes = recipeTable{
 		}, fill: fillers{"cos_sin": span(-1, 1)}, fills: sums, fit: func(c *Case) bool {
 			return c.Types["gate_out"] != tensor.BF16 || c.Types["q_out"] == tensor.BF16
 		}, cases: preambleCases},
+	"scaled_fp4_quant":         fp4Recipe(1, scaledCases),
+	"silu_mul_fp4_quant":       fp4Recipe(1, nil),
+	"silu_and_mul_fp4_quant":   fp4Recipe(2, nil),
+	"sigmoid_gate_fp4_quant":   fp4Recipe(1, nil),
+	"quant_fp8_static":         {shape: Shape{"M": 3, "K": 51}, big: Shape{"M": 5, "K": 333}, batch: "M", attrs: inputScale, fills: anyFill, cases: staticFP8Cases},
+	"rms_norm_quant_fp8":       {shape: Shape{"T": 3, "H": 51}, big: Shape{"T": 5, "H": 333}, batch: "T", attrs: inputScale, fills: sums, cases: normFP8Cases},
+	"rms_norm_gated_quant_fp8": {shape: Shape{"T": 3, "Hv": 2, "D": 51}, big: Shape{"T": 5, "Hv": 3, "D": 333}, batch: "T", attrs: inputScale, fills: sums, cases: gatedFP8Cases, fit: fitForms},
+	"swizzle_blockscale": {shape: Shape{"R": 5, "C": 6}, big: Shape{"R": 300, "C": 13}, derived: []string{"P", "Q"}, derive: func(g *generator) error {
+		p, q := ops.ScaleExtents(ops.ScaleSwizzled, g.shape["R"], g.shape["C"])
+		g.set("P", p)
+		g.set("Q", q)
+		return nil
+	}, fill: fillers{"in": wholes(0, 120)}, cases: swizzleCases},
 }
 
 // fusedTolerances is for those of them whose results are not exact. Steps of a chain round in between: what is one ulp off
@@ -109,4 +122,107 @@ func preambleCases(b *builder) {
 		Want:   map[string][]float64{"q_out": {4, 2, 6, 8}, "k_out": {-1, 1, -1, 1}, "gate_out": {5, 6, 7, 8}}})
 	b.add("rows of zeros", Case{Shape: Shape{"T": 1, "Hq": 1, "Hk": 1, "D": 2}, Attrs: map[string]any{"rotary_dim": 2},
 		Values: map[string][]float64{"qgate": {0, 0, r, -r}, "kf": {0, 0}}, Want: map[string][]float64{"q_out": {0, 0}, "k_out": {0, 0}}})
+}
+
+// inputScale is the scale of fp8 codes that a norm's rows are given.
+func inputScale(g *generator) map[string]any {
+	attrs := map[string]any{"input_scale": 0.03}
+	if g.desc.Name != "quant_fp8_static" {
+		attrs["eps"] = 1e-5
+	}
+	return attrs
+}
+
+// fp4Recipe is for ops with an nvfp4 output; width is the number of elements that one of them comes from.
+func fp4Recipe(width int64, more func(b *builder)) *recipe {
+	inner := func(g *generator) string {
+		for _, s := range []string{"K", "I"} {
+			if _, ok := g.shape[s]; ok {
+				return s
+			}
+		}
+		return "V"
+	}
+	symbol := map[int64]string{1: "I", 2: "V"}[width]
+	if more != nil {
+		symbol = "K"
+	}
+	return &recipe{shape: Shape{"M": 3, symbol: 64 * width}, big: Shape{"M": 5, symbol: 336 * width}, step: Shape{symbol: 16 * width}, derived: []string{"W", "S", "G"},
+		derive: func(g *generator) error {
+			k := g.shape[inner(g)] / width
+			s, c := ops.ScaleExtents(ops.ScaleLayout(g.attr("scale_layout", 0)), g.shape["M"], k/ops.FP4Group)
+			g.set("W", k/2)
+			g.set("S", s)
+			g.set("G", c)
+			return nil
+		},
+		attrs: func(*generator) map[string]any { return map[string]any{"input_global_scale_inv": 700.0} },
+		fills: anyFill, cases: func(b *builder) {
+			for _, shape := range []Shape{{"M": 1, symbol: 16 * width}, {"M": 129, symbol: 80 * width}, {"M": 33, symbol: 272 * width}} {
+				b.add("swizzled/"+shape.String(), Case{Shape: shape, Attrs: map[string]any{"scale_layout": 1}})
+				b.add("linear/"+shape.String(), Case{Shape: shape})
+			}
+			b.add("global scale 0", Case{Attrs: map[string]any{"input_global_scale_inv": 0.0}})
+			b.add("global scale below 0", Case{Attrs: map[string]any{"input_global_scale_inv": -3.0}})
+			b.add("global scale of overflow", Case{Attrs: map[string]any{"input_global_scale_inv": 1e30}})
+			b.add("global scale of underflow", Case{Attrs: map[string]any{"input_global_scale_inv": 1e-30}})
+			if more != nil {
+				more(b)
+			}
+		}}
+}
+
+func scaledCases(b *builder) {
+	row := repeat(32, func(i int) float64 { return float64((i*37+11)%64-32) / 16 })
+	b.add("golden", Case{Shape: Shape{"M": 1, "K": 32}, Attrs: map[string]any{"input_global_scale_inv": 100.0}, Values: map[string][]float64{"x": row},
+		Types: map[string]tensor.DType{"out_scale": tensor.U8, "out_packed": tensor.U8},
+		Want: map[string][]float64{"out_scale": {0x5f, 0x60}, "out_packed": {0x5e, 0x7c, 0xf0, 0xe4, 0xb6, 0x17, 0x4f, 0x6d,
+			0xfa, 0xe2, 0xc5, 0x96, 0x3f, 0x6e, 0x7c, 0xf0}}})
+	b.add("NaN is no magnitude", Case{Shape: Shape{"M": 1, "K": 16}, Attrs: map[string]any{"input_global_scale_inv": 1.0},
+		Types:  map[string]tensor.DType{"out_scale": tensor.U8, "out_packed": tensor.U8},
+		Values: map[string][]float64{"x": {math.NaN(), 6, -6, 3, 0.5, -0.1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+		Want:   map[string][]float64{"out_scale": {0x38}, "out_packed": {0x77, 0x5f, 0x01, 0, 0, 0, 0, 0}}})
+}
+
+func staticFP8Cases(b *builder) {
+	b.add("edges", Case{Shape: Shape{"M": 1, "K": 12}, Attrs: map[string]any{"input_scale": 2.0}, Types: map[string]tensor.DType{"out": tensor.U8},
+		Values: map[string][]float64{"x": {896, -896, 1e30, math.Inf(-1), math.NaN(), 0, math.Copysign(0, -1), 2, 832, 864, 0x1p-9, 0x1.8p-9}},
+		Want:   map[string][]float64{"out": {0x7e, 0xfe, 0x7e, 0xfe, 0x7f, 0, 0x80, 0x38, 0x7d, 0x7e, 0, 1}}})
+	b.add("long", Case{Shape: Shape{"M": 2, "K": 5003}})
+}
+
+func normFP8Cases(b *builder) {
+	b.add("gemma", Case{Attrs: map[string]any{"gemma": true}})
+	b.add("gemma and residual", Case{With: []string{"residual", "out_bf16"}, Attrs: map[string]any{"gemma": true}})
+	b.add("saturates", Case{Attrs: map[string]any{"input_scale": 1e-4}})
+	b.add("row of zeros", Case{Shape: Shape{"T": 1, "H": 3}, Types: map[string]tensor.DType{"out_fp8": tensor.U8, "weight": tensor.F32},
+		Values: map[string][]float64{"x": {0, 0, 0}, "weight": {1, 2, 3}}, Want: map[string][]float64{"out_fp8": {0, 0, 0}}})
+}
+
+func gatedFP8Cases(b *builder) {
+	for f, name := range []string{"rows", "heads"} {
+		c := Case{Forms: map[string]int{"out_fp8": f}, Attrs: map[string]any{"sigmoid_gate": true}}
+		b.add("sigmoid/"+name, c)
+		c.Strided = true
+		b.add("padded gate/"+name, c)
+	}
+	b.add("saturates", Case{Attrs: map[string]any{"input_scale": 1e-4}})
+}
+
+// fitForms leaves out extents of heads where there are none.
+func fitForms(c *Case) bool {
+	if _, ok := c.Shape["Hv"]; ok {
+		c.Forms = map[string]int{"out_fp8": 1}
+	}
+	return true
+}
+
+func swizzleCases(b *builder) {
+	for _, shape := range []Shape{{"R": 200, "C": 8}, {"R": 128, "C": 4}, {"R": 1, "C": 1}, {"R": 129, "C": 5}} {
+		b.add("tiles/"+shape.String(), Case{Shape: shape})
+	}
+	want := make([]float64, 512)
+	want[0], want[1], want[16], want[17] = 1, 2, 3, 4
+	b.add("two by two", Case{Shape: Shape{"R": 2, "C": 2}, Types: map[string]tensor.DType{"in": tensor.U8, "out": tensor.U8},
+		Values: map[string][]float64{"in": {1, 2, 3, 4}}, Want: map[string][]float64{"out": want}})
 }
