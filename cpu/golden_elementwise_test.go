@@ -242,7 +242,9 @@ func TestCastIsNearest(t *testing.T) {
 			if math.Abs(v) > top { // overflow has rules of its own
 				continue
 			}
-			distance := func(w float64) *big.Float { return new(big.Float).Abs(new(big.Float).Sub(big.NewFloat(v), big.NewFloat(w))) }
+			distance := func(w float64) *big.Float {
+				return new(big.Float).Abs(new(big.Float).Sub(big.NewFloat(v), big.NewFloat(w)))
+			}
 			if math.IsInf(got[i], 0) {
 				continue
 			}

@@ -81,7 +81,7 @@ var (
 )
 
 // roleOverrides name the roles of ops where the rule does not give those of the operator that they serve.
-var roleOverrides = map[string][]string{"matmul_int8": {"a", "b"}, "rope_from_cache": {"k_states", "q_states"}}
+var roleOverrides = map[string][]string{"gdn_packed_decode": {"mixed_qkv", "state"}, "matmul_int8": {"a", "b"}, "rope_from_cache": {"k_states", "q_states"}}
 
 // wholeAlone are ops whose operands are floats of any width or whole numbers of one.
 var wholeAlone = []string{"add", "mul"}

@@ -191,6 +191,16 @@ enum {
 	OPMUX_OP_ATTENTION = 31,
 	OPMUX_OP_PAGED_ATTENTION = 32,
 	OPMUX_OP_RESHAPE_AND_CACHE = 34,
+	OPMUX_OP_CAUSAL_CONV1D_FWD = 40,
+	OPMUX_OP_CAUSAL_CONV1D_UPDATE = 41,
+	OPMUX_OP_GDN_PREFILL = 42,
+	OPMUX_OP_GDN_DECODE = 43,
+	OPMUX_OP_GDN_PACKED_DECODE = 44,
+	OPMUX_OP_GDN_STATE_GATHER = 45,
+	OPMUX_OP_GDN_STATE_SCATTER = 46,
+	OPMUX_OP_GDN_G_BETA = 47,
+	OPMUX_OP_GDN_CONV_SPLIT = 48,
+	OPMUX_OP_GDN_POST_CONV = 49,
 	OPMUX_OP_SCALED_FP4_QUANT = 57,
 	OPMUX_OP_QUANT_FP8_STATIC = 58,
 	OPMUX_OP_SWIZZLE_BLOCKSCALE = 59,
@@ -875,6 +885,224 @@ OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, v) == 224);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, k_cache) == 400);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, v_cache) == 576);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, slot_mapping) == 752);
+
+/* causal_conv1d_fwd: depthwise causal convolution over packed sequences with a carried window. */
+typedef struct opmux_causal_conv1d_fwd_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,C] outfloat, contig */
+	opmux_tensor x; /* in [T,C] float, rows */
+	opmux_tensor weight; /* in [C,K] float, contig */
+	opmux_tensor bias; /* in opt [C] float, contig */
+	opmux_tensor conv_state; /* inout [N,C,KS] float, contig */
+	opmux_tensor query_start_loc; /* in [N+1] i32, contig */
+	opmux_tensor has_initial_state; /* in [N] i8 u8 i32, contig */
+	uint8_t silu_activation;
+} opmux_causal_conv1d_fwd_args;
+OPMUX_ASSERT(sizeof(opmux_causal_conv1d_fwd_args) == 1288);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, weight) == 400);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, bias) == 576);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, conv_state) == 752);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, query_start_loc) == 928);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, has_initial_state) == 1104);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_fwd_args, silu_activation) == 1280);
+
+/* causal_conv1d_update: one token more of a depthwise causal convolution. */
+typedef struct opmux_causal_conv1d_update_args {
+	opmux_call call;
+	opmux_tensor out; /* out [B,C] outfloat, contig */
+	opmux_tensor x; /* in [B,C] float, rows */
+	opmux_tensor weight; /* in [C,K] float, contig */
+	opmux_tensor bias; /* in opt [C] float, contig */
+	opmux_tensor conv_state; /* inout [N,C,KS] float, contig */
+	opmux_tensor conv_state_indices; /* in opt [B] i32, contig */
+	uint8_t silu_activation;
+} opmux_causal_conv1d_update_args;
+OPMUX_ASSERT(sizeof(opmux_causal_conv1d_update_args) == 1112);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, weight) == 400);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, bias) == 576);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, conv_state) == 752);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, conv_state_indices) == 928);
+OPMUX_ASSERT(offsetof(opmux_causal_conv1d_update_args, silu_activation) == 1104);
+
+/* gdn_prefill: gated delta rule over packed sequences. */
+typedef struct opmux_gdn_prefill_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,Hv,Dv] outfloat, contig */
+	opmux_tensor q; /* in [T,Hk,Dk] float, contig */
+	opmux_tensor k; /* in [T,Hk,Dk] float, contig */
+	opmux_tensor v; /* in [T,Hv,Dv] float, contig */
+	opmux_tensor g; /* in opt [T,Hv|T,Hv,Dk] f32, contig */
+	opmux_tensor beta; /* in opt [T,Hv] f32, contig */
+	opmux_tensor state; /* inout [N,Hv,Dv,Dk] f32, contig */
+	opmux_tensor query_start_loc; /* in [N+1] i32, contig */
+	float scale;
+	uint8_t tiled_heads;
+	uint8_t additive;
+} opmux_gdn_prefill_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_prefill_args) == 1464);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, q) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, k) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, v) == 576);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, g) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, beta) == 928);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, state) == 1104);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, query_start_loc) == 1280);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, scale) == 1456);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, tiled_heads) == 1460);
+OPMUX_ASSERT(offsetof(opmux_gdn_prefill_args, additive) == 1461);
+
+/* gdn_decode: one step of the gated delta rule for each row. */
+typedef struct opmux_gdn_decode_args {
+	opmux_call call;
+	opmux_tensor out; /* out [B,Hv,Dv] outfloat, contig */
+	opmux_tensor q; /* in [B,Hk,Dk] float, contig */
+	opmux_tensor k; /* in [B,Hk,Dk] float, contig */
+	opmux_tensor v; /* in [B,Hv,Dv] float, contig */
+	opmux_tensor g; /* in opt [B,Hv|B,Hv,Dk] f32, contig */
+	opmux_tensor beta; /* in opt [B,Hv] f32, contig */
+	opmux_tensor state; /* inout [N,Hv,Dv,Dk] float, contig */
+	opmux_tensor state_idx; /* in opt [B] i32, contig */
+	float scale;
+	uint8_t tiled_heads;
+	uint8_t additive;
+} opmux_gdn_decode_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_decode_args) == 1464);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, q) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, k) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, v) == 576);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, g) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, beta) == 928);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, state) == 1104);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, state_idx) == 1280);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, scale) == 1456);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, tiled_heads) == 1460);
+OPMUX_ASSERT(offsetof(opmux_gdn_decode_args, additive) == 1461);
+
+/* gdn_packed_decode: a decode step of a gated delta net from the raw output of its convolution. */
+typedef struct opmux_gdn_packed_decode_args {
+	opmux_call call;
+	opmux_tensor out; /* out [B,Hv,Dv] like mixed_qkv, contig */
+	opmux_tensor mixed_qkv; /* in [B,W] float, rows */
+	opmux_tensor a; /* in [B,Hv] like mixed_qkv, rows */
+	opmux_tensor b; /* in [B,Hv] like mixed_qkv, rows */
+	opmux_tensor a_log; /* in [Hv] float, contig */
+	opmux_tensor dt_bias; /* in [Hv] float, contig */
+	opmux_tensor state; /* inout [N,Hv,Dv,Dk] float, contig */
+	opmux_tensor state_idx; /* in [B] i32, contig */
+	float scale;
+} opmux_gdn_packed_decode_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_packed_decode_args) == 1464);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, mixed_qkv) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, a) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, b) == 576);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, a_log) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, dt_bias) == 928);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, state) == 1104);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, state_idx) == 1280);
+OPMUX_ASSERT(offsetof(opmux_gdn_packed_decode_args, scale) == 1456);
+
+/* gdn_state_gather: rows of a cache of states as a compact f32 tensor. */
+typedef struct opmux_gdn_state_gather_args {
+	opmux_call call;
+	opmux_tensor working; /* out [any] f32, contig */
+	opmux_tensor cache; /* in [any] float, contig */
+	opmux_tensor state_idx; /* in [N] i32, contig */
+	opmux_tensor has_initial_state; /* in opt [N] i8 u8 i32, contig */
+} opmux_gdn_state_gather_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_state_gather_args) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_gather_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_gather_args, working) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_gather_args, cache) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_gather_args, state_idx) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_gather_args, has_initial_state) == 576);
+
+/* gdn_state_scatter: rows of a compact f32 tensor back to their cache. */
+typedef struct opmux_gdn_state_scatter_args {
+	opmux_call call;
+	opmux_tensor cache; /* inout [any] float, contig */
+	opmux_tensor working; /* in [any] f32, contig */
+	opmux_tensor state_idx; /* in [N] i32, contig */
+} opmux_gdn_state_scatter_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_state_scatter_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_scatter_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_scatter_args, cache) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_scatter_args, working) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_state_scatter_args, state_idx) == 400);
+
+/* gdn_g_beta: decay and write strength of a gated delta net from raw projections. */
+typedef struct opmux_gdn_g_beta_args {
+	opmux_call call;
+	opmux_tensor g_out; /* out [T,Hv] f32, contig */
+	opmux_tensor beta_out; /* out [T,Hv] f32, contig */
+	opmux_tensor a; /* in [T,Hv] outfloat, rows */
+	opmux_tensor b; /* in [T,Hv] like a, rows */
+	opmux_tensor a_log; /* in [Hv] f32, contig */
+	opmux_tensor dt_bias; /* in [Hv] f32, contig */
+} opmux_gdn_g_beta_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_g_beta_args) == 1104);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, g_out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, beta_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, a) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, b) == 576);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, a_log) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_g_beta_args, dt_bias) == 928);
+
+/* gdn_conv_split: the convolution's output cut into q, k and v. */
+typedef struct opmux_gdn_conv_split_args {
+	opmux_call call;
+	opmux_tensor q_out; /* out [any] outfloat, contig */
+	opmux_tensor k_out; /* out [any] like q_out, contig */
+	opmux_tensor v_out; /* out [any] like q_out, contig */
+	opmux_tensor conv; /* in [T,W] outfloat, contig */
+} opmux_gdn_conv_split_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_conv_split_args) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_conv_split_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_conv_split_args, q_out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_conv_split_args, k_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_conv_split_args, v_out) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_conv_split_args, conv) == 576);
+
+/* gdn_post_conv: split, L2 norm of q and k, decay and write strength in one. */
+typedef struct opmux_gdn_post_conv_args {
+	opmux_call call;
+	opmux_tensor q_out; /* out [T,Hk,Dk] outfloat, contig */
+	opmux_tensor k_out; /* out [T,Hk,Dk] like q_out, contig */
+	opmux_tensor v_out; /* out [T,Hv,Dv] like q_out, contig */
+	opmux_tensor g_out; /* out [T,Hv] f32, contig */
+	opmux_tensor beta_out; /* out [T,Hv] f32, contig */
+	opmux_tensor conv; /* in [T,W] outfloat, contig */
+	opmux_tensor a; /* in [T,Hv] outfloat, rows */
+	opmux_tensor b; /* in [T,Hv] like a, rows */
+	opmux_tensor a_log; /* in [Hv] f32, contig */
+	opmux_tensor dt_bias; /* in [Hv] f32, contig */
+	float eps;
+} opmux_gdn_post_conv_args;
+OPMUX_ASSERT(sizeof(opmux_gdn_post_conv_args) == 1816);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, q_out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, k_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, v_out) == 400);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, g_out) == 576);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, beta_out) == 752);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, conv) == 928);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, a) == 1104);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, b) == 1280);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, a_log) == 1456);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, dt_bias) == 1632);
+OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, eps) == 1808);
 
 /* scaled_fp4_quant: rows as nvfp4: fp4 pairs and an fp8 scale for each 16 elements. */
 typedef struct opmux_scaled_fp4_quant_args {

@@ -139,17 +139,18 @@ func (r *run) counting(n int64) tensor.Tensor {
 	return x
 }
 
-// join puts the rows of b behind those of a, both [T,W].
+// join puts the rows of b behind those of a, [T,V] and [T,W].
 func (r *run) join(a, b tensor.Tensor) tensor.Tensor {
-	x := r.alloc(a.DType, a.Shape[0], 2, a.Shape[1])
-	for i := range a.Shape[0] {
-		row := r.sub(x, i)
-		for j, src := range [...]tensor.Tensor{a, b} {
-			to, from := r.sub(row, int64(j)), r.sub(src, i)
-			copy(tensor.Slice[uint8](&to), tensor.Slice[uint8](&from))
+	x := r.alloc(a.DType, a.Shape[0], a.Shape[1]+b.Shape[1])
+	to := tensor.Slice[uint8](&x)
+	size := a.DType.Size()
+	for i := range int(a.Shape[0]) {
+		for _, src := range [...]*tensor.Tensor{&a, &b} {
+			n := int(src.Shape[1]) * size
+			to = to[copy(to, tensor.Slice[uint8](src)[i*n:][:n]):]
 		}
 	}
-	return r.view(x, a.Shape[0], 2*a.Shape[1])
+	return x
 }
 
 // argMax finds the largest along an axis.

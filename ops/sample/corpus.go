@@ -174,6 +174,9 @@ func (b *builder) types() {
 	if b.level == Full {
 		combos = combos[:0]
 		step := (all + mostTypes - 1) / mostTypes
+		for gcd(step, all) > 1 { // or some dtype of an operand would never come
+			step++
+		}
 		for n := 0; n < all; n += step {
 			c, rest := make([]int, len(lists)), n
 			for i, l := range lists {
@@ -212,6 +215,13 @@ func (b *builder) types() {
 			b.typed(name+"/big lane16", c)
 		}
 	}
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // packed returns the layouts that put the weights of a call into Lane16, nil if there are none to put there.
