@@ -283,6 +283,9 @@ func refClip(t *tier, q *registry.Queue, a *ops.ClipArgs) registry.Status {
 		eachFlat(&a.Out, lo, hi, func(off, n int) {
 			out := target(buf, &a.Out, off, n)
 			for e, v := range plainHalves.load(buf[flat:], &a.X, off, n) {
+				if v != v && a.NanToZero {
+					v = 0
+				}
 				out[e] = clip(v, low, high)
 			}
 			plainHalves.store(&a.Out, off, out)

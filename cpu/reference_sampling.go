@@ -55,13 +55,7 @@ func refGreedyArgmax(t *tier, q *registry.Queue, a *ops.GreedyArgmaxArgs) regist
 	return eachRow(t, q, unsafe.Pointer(a), &a.Header, &a.Logits, 1, 0, func(j *job, lo, hi, _ int) {
 		a := (*ops.GreedyArgmaxArgs)(j.args)
 		for i := lo; i < hi; i++ {
-			x, best := row[float32](&a.Logits, i), 0
-			for e, v := range x {
-				if v > x[best] || a.Last && v == x[best] {
-					best = e
-				}
-			}
-			elems[int64](&a.TokenIDs, i, 1)[0] = int64(best)
+			elems[int64](&a.TokenIDs, i, 1)[0] = int64(argmax(row[float32](&a.Logits, i), a.Last))
 		}
 	})
 }

@@ -1,6 +1,70 @@
 package ops
 
+import (
+	"github.com/opmux/opmux/tensor"
+)
+
 // quantCases has a valid record and what is rejected for quantization, selection and movement of rows, speculative decoding.
 func quantCases() []opCase {
-	return []opCase{}
+	return []opCase{
+		caseOf(TopK, TopKArgs{Values: ten(f32, 2, 3), Indices: ten(i64, 2, 3), X: ten(f32, 2, 5)},
+			no("more than there are", ErrShape, "x", func(a *TopKArgs) { a.X = ten(f32, 2, 2) }),
+			no("other rows", ErrShape, "x", func(a *TopKArgs) { a.X = ten(f32, 3, 5) }),
+			no("values of another dtype", ErrDType, "values", func(a *TopKArgs) { a.Values = ten(bf16, 2, 3) }),
+			no("float places", ErrDType, "indices", func(a *TopKArgs) { a.Indices = ten(f32, 2, 3) }),
+			no("rank 1", ErrRank, "x", func(a *TopKArgs) { a.X = ten(f32, 5) }),
+			ok("places only", func(a *TopKArgs) { a.Values, a.Indices = tensor.Tensor{}, ten(i32, 2, 3) }),
+			ok("whole numbers", func(a *TopKArgs) { a.Values, a.X = ten(i64, 2, 3), ten(i64, 2, 5) }),
+			ok("all", func(a *TopKArgs) { a.X = ten(f32, 2, 3) }),
+			ok("none", func(a *TopKArgs) { a.Values, a.Indices = ten(f32, 2, 0), ten(i64, 2, 0) }),
+		),
+		caseOf(Gather, GatherArgs{Out: ten(f32, 2, 4, 3), Data: ten(f32, 2, 5, 3), IDs: ten(i64, 4), Axis: 1},
+			no("axis behind the last", ErrAttr, "axis", func(a *GatherArgs) { a.Axis = 3 }),
+			no("negative axis", ErrAttr, "axis", func(a *GatherArgs) { a.Axis = -1 }),
+			no("other axis", ErrShape, "out", func(a *GatherArgs) { a.Axis = 0 }),
+			no("rank of out", ErrRank, "out", func(a *GatherArgs) { a.Out = ten(f32, 2, 12) }),
+			no("fewer out", ErrShape, "out", func(a *GatherArgs) { a.Out = ten(f32, 2, 3, 3) }),
+			no("other dtype", ErrDType, "out", func(a *GatherArgs) { a.Out = ten(bf16, 2, 4, 3) }),
+			no("float ids", ErrDType, "ids", func(a *GatherArgs) { a.IDs = ten(f32, 4) }),
+			no("blocks", ErrDType, "", func(a *GatherArgs) { a.Out, a.Data, a.Axis = ten(tensor.Q8_0, 4, 32), ten(tensor.Q8_0, 5, 32), 0 }),
+			ok("ids of rank 2", func(a *GatherArgs) { a.Out, a.IDs = ten(f32, 2, 2, 2, 3), ten(i32, 2, 2) }),
+			ok("bytes", func(a *GatherArgs) { a.Out, a.Data = ten(tensor.F8E4M3FN, 2, 4, 3), ten(tensor.F8E4M3FN, 2, 5, 3) }),
+			ok("elements", func(a *GatherArgs) { a.Out, a.Data, a.Axis = ten(f32, 4), ten(f32, 5), 0 }),
+			ok("no ids", func(a *GatherArgs) { a.Out, a.IDs = ten(f32, 2, 0, 3), ten(i64, 0) }),
+		),
+		caseOf(Scatter, ScatterArgs{Data: ten(f32, 4, 3), IDs: ten(i64, 2, 1), Updates: ten(f32, 2, 3)},
+			no("no numbers", ErrShape, "ids", func(a *ScatterArgs) { a.IDs = ten(i64, 2, 0) }),
+			no("too many numbers", ErrShape, "ids", func(a *ScatterArgs) { a.IDs = ten(i64, 2, 3) }),
+			no("rank of updates", ErrRank, "updates", func(a *ScatterArgs) { a.Updates = ten(f32, 6) }),
+			no("other width", ErrShape, "updates", func(a *ScatterArgs) { a.Updates = ten(f32, 2, 2) }),
+			no("other count", ErrShape, "updates", func(a *ScatterArgs) { a.Updates = ten(f32, 3, 3) }),
+			no("two for one element", ErrShape, "updates", func(a *ScatterArgs) { a.IDs, a.Updates = ten(i64, 2), ten(f32, 2) }),
+			no("other dtype", ErrDType, "updates", func(a *ScatterArgs) { a.Updates = ten(f16, 2, 3) }),
+			no("unknown reduction", ErrAttr, "reduction", func(a *ScatterArgs) { a.Reduction = numScatterReductions }),
+			ok("elements", func(a *ScatterArgs) { a.IDs, a.Updates = ten(i32, 2, 2), ten(f32, 2) }),
+			ok("one element", func(a *ScatterArgs) { a.IDs, a.Updates, a.Reduction = ten(i64, 2), ten(f32, 1), ScatterMax }),
+			ok("one row", func(a *ScatterArgs) { a.IDs, a.Updates = ten(i64, 1), ten(f32, 3) }),
+			ok("i8", func(a *ScatterArgs) { a.Data, a.Updates = ten(i8, 4, 3), ten(i8, 2, 3) }),
+			ok("nothing to set", func(a *ScatterArgs) { a.IDs, a.Updates = ten(i64, 0, 1), ten(f32, 0, 3) }),
+		),
+		caseOf(Cumsum, CumsumArgs{Out: ten(f32, 2, 3), X: ten(f32, 2, 3)},
+			no("other dtype", ErrDType, "out", func(a *CumsumArgs) { a.Out = ten(bf16, 2, 3) }),
+			no("other shape", ErrShape, "out", func(a *CumsumArgs) { a.Out = ten(f32, 3, 2) }),
+			no("bytes of fp8", ErrDType, "", func(a *CumsumArgs) { a.Out, a.X = ten(tensor.F8E4M3FN, 2), ten(tensor.F8E4M3FN, 2) }),
+			ok("f64", func(a *CumsumArgs) { a.Out, a.X = ten(tensor.F64, 6), ten(tensor.F64, 6) }),
+			ok("f16", func(a *CumsumArgs) { a.Out, a.X = ten(f16, 6), ten(f16, 6) }),
+			ok("i64", func(a *CumsumArgs) { a.Out, a.X = ten(i64, 6), ten(i64, 6) }),
+		),
+		caseOf(GreedyRejectionSample, GreedyRejectionSampleArgs{Sampled: ten(i32, 2, 4), NumSampled: ten(i32, 2), Logits: ten(f32, 5, 9), DraftSampled: ten(i32, 5), CuNumLogits: ten(i32, 3)},
+			no("no tokens", ErrShape, "logits", func(a *GreedyRejectionSampleArgs) { a.Logits = ten(f32, 5, 0) }),
+			no("drafts of other rows", ErrShape, "draft_sampled", func(a *GreedyRejectionSampleArgs) { a.DraftSampled = ten(i32, 4) }),
+			no("offsets of other requests", ErrShape, "cu_num_logits", func(a *GreedyRejectionSampleArgs) { a.CuNumLogits = ten(i32, 2) }),
+			no("counts of other requests", ErrShape, "num_sampled", func(a *GreedyRejectionSampleArgs) { a.NumSampled = ten(i32, 3) }),
+			no("i64 drafts", ErrDType, "draft_sampled", func(a *GreedyRejectionSampleArgs) { a.DraftSampled = ten(i64, 5) }),
+			no("bf16 logits", ErrDType, "logits", func(a *GreedyRejectionSampleArgs) { a.Logits = ten(bf16, 5, 9) }),
+			ok("no requests", func(a *GreedyRejectionSampleArgs) {
+				a.Sampled, a.NumSampled, a.Logits, a.DraftSampled, a.CuNumLogits = ten(i32, 0, 4), ten(i32, 0), ten(f32, 0, 9), ten(i32, 0), ten(i32, 1)
+			}),
+		),
+	}
 }

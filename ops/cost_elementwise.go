@@ -25,7 +25,7 @@ var elementwiseCosts = costTable{
 
 	OpMul: cost(func(t *tally, a *MulArgs) { t.each(&a.A, 1) }),
 	OpClip: cost(func(t *tally, a *ClipArgs) {
-		t.each(&a.X, count(a.Min.Present())+count(a.Max.Present()))
+		t.each(&a.X, count(a.Min.Present())+count(a.Max.Present())+count(a.NanToZero))
 	}),
 	OpMulColVecF32:  cost(func(t *tally, a *MulColVecF32Args) { t.each(&a.X, 1) }),
 	OpCastBF16:      moved,

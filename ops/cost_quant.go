@@ -1,7 +1,31 @@
 package ops
 
 // quantCosts is for quantization, selection and movement of rows, speculative decoding.
-var quantCosts = costTable{}
+var quantCosts = costTable{
+	OpTopK: cost(func(t *tally, a *TopKArgs) { t.each(&a.X, 1) }),
+	OpGather: movement(func(t *tally, a *GatherArgs) {
+		t.read("data", min(bytesOf(&a.Out), bytesOf(&a.Data)))
+	}),
+	OpScatter: cost(func(t *tally, a *ScatterArgs) {
+		n := min(bytesOf(&a.Updates), bytesOf(&a.Data))
+		t.written("data", n)
+		if t.Movement = a.Reduction == ScatterSet; t.Movement {
+			n = 0
+		} else {
+			t.each(&a.Updates, 1)
+		}
+		t.read("data", n)
+	}),
+	OpCumsum:                cost(func(t *tally, a *CumsumArgs) { t.each(&a.X, 1) }),
+	OpGreedyRejectionSample: cost(func(t *tally, a *GreedyRejectionSampleArgs) { t.each(&a.Logits, 1) }),
+}
 
 // quantSymbols is for the same ops.
-var quantSymbols = symbolTable{}
+var quantSymbols = symbolTable{
+	"top_k T":                   {"rows", true, nil},
+	"top_k N":                   {"elements", false, []string{"last_dim"}},
+	"top_k K":                   {"entries", false, []string{"top_k"}},
+	"greedy_rejection_sample R": {"requests", true, []string{"batch_size"}},
+	"greedy_rejection_sample W": {"tokens", false, nil},
+	"greedy_rejection_sample L": {"rows", true, nil},
+}

@@ -42,13 +42,15 @@ type MulArgs struct {
 	B   tensor.Tensor `op:"in" shape:"any" dtype:"float int"`
 }
 
-// ClipArgs is the record of Clip: out = x, but min where x < min, and then max where that is > max. NaN stays. Out may be x.
+// ClipArgs is the record of Clip: out = x, but min where x < min, and then max where that is > max. NaN stays, or is 0 before
+// the bounds are looked at. Out may be x.
 type ClipArgs struct {
 	registry.Header
-	Out tensor.Tensor `op:"out" shape:"like x" dtype:"outfloat int"` // x's dtype if that is one of whole numbers
-	X   tensor.Tensor `op:"in" shape:"any" dtype:"float int"`
-	Min tensor.Tensor `op:"in,opt" shape:"1" dtype:"like x"`
-	Max tensor.Tensor `op:"in,opt" shape:"1" dtype:"like x"`
+	Out       tensor.Tensor `op:"out" shape:"like x" dtype:"outfloat int"` // x's dtype if that is one of whole numbers
+	X         tensor.Tensor `op:"in" shape:"any" dtype:"float int"`
+	Min       tensor.Tensor `op:"in,opt" shape:"1" dtype:"like x"`
+	Max       tensor.Tensor `op:"in,opt" shape:"1" dtype:"like x"`
+	NanToZero bool          // NaN counts as 0
 }
 
 // MulColVecF32Args is the record of MulColVecF32: x[m,n] = x[m,n]·col[n], in place.

@@ -215,6 +215,7 @@ enum {
 	OPMUX_OP_APPLY_LOGIT_BIAS = 68,
 	OPMUX_OP_APPLY_TOKEN_MASK = 69,
 	OPMUX_OP_APPLY_ALLOWED_TOKEN_IDS = 70,
+	OPMUX_OP_GREEDY_REJECTION_SAMPLE = 71,
 	OPMUX_OP_FUSED_CHAIN = 72,
 	OPMUX_OP_ATTN_QK_NORM_ROPE_GATE = 73,
 	OPMUX_OP_RMS_NORM_QUANT_FP8 = 74,
@@ -240,6 +241,10 @@ enum {
 	OPMUX_OP_DEQUANT_MX = 97,
 	OPMUX_OP_QUANT_FP8_DYNAMIC = 99,
 	OPMUX_OP_MATMUL_INT8 = 100,
+	OPMUX_OP_TOP_K = 101,
+	OPMUX_OP_CUMSUM = 102,
+	OPMUX_OP_GATHER = 103,
+	OPMUX_OP_SCATTER = 104,
 };
 
 /* A status word: code (bits 0-7), reason (8-15), flags (16-23), payload (24-63). 0 is OK. */
@@ -1290,6 +1295,23 @@ OPMUX_ASSERT(offsetof(opmux_apply_allowed_token_ids_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_apply_allowed_token_ids_args, logits) == 48);
 OPMUX_ASSERT(offsetof(opmux_apply_allowed_token_ids_args, mask) == 224);
 
+/* greedy_rejection_sample: draft tokens verified against the arg max of the target's logits. */
+typedef struct opmux_greedy_rejection_sample_args {
+	opmux_call call;
+	opmux_tensor sampled; /* out [R,W] i32, contig */
+	opmux_tensor num_sampled; /* out [R] i32, contig */
+	opmux_tensor logits; /* in [L,V] f32, contig */
+	opmux_tensor draft_sampled; /* in [L] i32, contig */
+	opmux_tensor cu_num_logits; /* in [R+1] i32, contig */
+} opmux_greedy_rejection_sample_args;
+OPMUX_ASSERT(sizeof(opmux_greedy_rejection_sample_args) == 928);
+OPMUX_ASSERT(offsetof(opmux_greedy_rejection_sample_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_greedy_rejection_sample_args, sampled) == 48);
+OPMUX_ASSERT(offsetof(opmux_greedy_rejection_sample_args, num_sampled) == 224);
+OPMUX_ASSERT(offsetof(opmux_greedy_rejection_sample_args, logits) == 400);
+OPMUX_ASSERT(offsetof(opmux_greedy_rejection_sample_args, draft_sampled) == 576);
+OPMUX_ASSERT(offsetof(opmux_greedy_rejection_sample_args, cu_num_logits) == 752);
+
 /* FusedStep in Go. */
 typedef struct opmux_fused_step {
 	uint8_t op;
@@ -1607,13 +1629,15 @@ typedef struct opmux_clip_args {
 	opmux_tensor x; /* in [any] float int, contig */
 	opmux_tensor min; /* in opt [1] like x, contig */
 	opmux_tensor max; /* in opt [1] like x, contig */
+	uint8_t nan_to_zero;
 } opmux_clip_args;
-OPMUX_ASSERT(sizeof(opmux_clip_args) == 752);
+OPMUX_ASSERT(sizeof(opmux_clip_args) == 760);
 OPMUX_ASSERT(offsetof(opmux_clip_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_clip_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_clip_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_clip_args, min) == 400);
 OPMUX_ASSERT(offsetof(opmux_clip_args, max) == 576);
+OPMUX_ASSERT(offsetof(opmux_clip_args, nan_to_zero) == 752);
 
 /* cast: any dtype of single elements to any other. */
 typedef struct opmux_cast_args {
@@ -1731,6 +1755,66 @@ OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, a_scale) == 928);
 OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, b_scale) == 1104);
 OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, y_scale) == 1280);
 OPMUX_ASSERT(offsetof(opmux_matmul_int8_args, y_zero_point) == 1456);
+
+/* top_k: the largest or smallest elements of rows and their places. */
+typedef struct opmux_top_k_args {
+	opmux_call call;
+	opmux_tensor values; /* out opt [T,K] like x, contig */
+	opmux_tensor indices; /* out [T,K] index, contig */
+	opmux_tensor x; /* in [T,N] float int, contig */
+	uint8_t smallest;
+} opmux_top_k_args;
+OPMUX_ASSERT(sizeof(opmux_top_k_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_top_k_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_top_k_args, values) == 48);
+OPMUX_ASSERT(offsetof(opmux_top_k_args, indices) == 224);
+OPMUX_ASSERT(offsetof(opmux_top_k_args, x) == 400);
+OPMUX_ASSERT(offsetof(opmux_top_k_args, smallest) == 576);
+
+/* cumsum: running sums along the last dimension. */
+typedef struct opmux_cumsum_args {
+	opmux_call call;
+	opmux_tensor out; /* out [like x] like x, contig */
+	opmux_tensor x; /* in [any] float f64 int, contig */
+	uint8_t exclusive;
+	uint8_t reverse;
+} opmux_cumsum_args;
+OPMUX_ASSERT(sizeof(opmux_cumsum_args) == 408);
+OPMUX_ASSERT(offsetof(opmux_cumsum_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_cumsum_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_cumsum_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_cumsum_args, exclusive) == 400);
+OPMUX_ASSERT(offsetof(opmux_cumsum_args, reverse) == 401);
+
+/* gather: slices of a tensor by their index along an axis. */
+typedef struct opmux_gather_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] like data, contig */
+	opmux_tensor data; /* in [any] element, contig */
+	opmux_tensor ids; /* in [any] index, contig */
+	int32_t axis;
+} opmux_gather_args;
+OPMUX_ASSERT(sizeof(opmux_gather_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_gather_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gather_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_gather_args, data) == 224);
+OPMUX_ASSERT(offsetof(opmux_gather_args, ids) == 400);
+OPMUX_ASSERT(offsetof(opmux_gather_args, axis) == 576);
+
+/* scatter: slices of a tensor set or combined with others, by index. */
+typedef struct opmux_scatter_args {
+	opmux_call call;
+	opmux_tensor data; /* inout [any] float int, contig */
+	opmux_tensor ids; /* in [any] index, contig */
+	opmux_tensor updates; /* in [any] like data, contig */
+	uint8_t reduction;
+} opmux_scatter_args;
+OPMUX_ASSERT(sizeof(opmux_scatter_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_scatter_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_scatter_args, data) == 48);
+OPMUX_ASSERT(offsetof(opmux_scatter_args, ids) == 224);
+OPMUX_ASSERT(offsetof(opmux_scatter_args, updates) == 400);
+OPMUX_ASSERT(offsetof(opmux_scatter_args, reduction) == 576);
 
 #ifdef __cplusplus
 }

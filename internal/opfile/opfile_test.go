@@ -177,7 +177,7 @@ func TestRejected(t *testing.T) {
 		"no form":              {`{"a": 1}`, opfile.ErrNoOp, "op_type"},
 		"deep nesting":         {`{"op_type": "relu", "inputs": ` + strings.Repeat("[", 20000), opfile.ErrFormat, "depth"},
 		"unknown type":         {file("Unique", "", []string{x}, nil), opfile.ErrNoOp, "Unique"},
-		"unknown form":         {`{"op": "nan_guard", "expected": {}}`, opfile.ErrNoOp, "nan_guard"},
+		"unknown form":         {`{"op": "nan_guards", "expected": {}}`, opfile.ErrNoOp, "nan_guards"},
 		"integers":             {file("Sigmoid", "", []string{"a i32[1] [1]"}, nil), opfile.ErrNoOp, "i32"},
 		"no such dtype":        {file("swiglu", "", []string{"x u64[1] [1]"}, nil), opfile.ErrNoOp, "u64"},
 		"too few elements":     {file("relu", "", []string{"x f32[2] [1]"}, nil), opfile.ErrFormat, "1 elements"},

@@ -307,6 +307,8 @@ func clipCases(b *builder) {
 	}
 	both := map[string][]float64{"min": {-2}, "max": {3}}
 	clip("both", tensor.F32, []float64{-3, -2, 0, 4, math.Inf(1), negInf}, both, -2, -2, 0, 3, 3, -2)
+	clip("zero NaN", tensor.F32, []float64{nan, 9, -9, math.Inf(1)}, both, 0, 3, -2, 3)
+	b.list[len(b.list)-1].Attrs = map[string]any{"nan_to_zero": true}
 	clip("max below min", tensor.F32, []float64{-3, 0, 4}, map[string][]float64{"min": {5}, "max": {1}}, 1, 1, 1)
 	clip("none", tensor.BF16, []float64{-3, nan, 4}, nil, -3, nan, 4)
 	clip("i8", tensor.I8, []float64{-128, -2, 0, 127}, both, -2, -2, 0, 3)
