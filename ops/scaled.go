@@ -5,6 +5,21 @@ import (
 	"github.com/opmux/opmux/tensor"
 )
 
+var scaleLayouts = [numScaleLayouts]string{"linear", "swizzled"}
+
+// String returns "linear" or "swizzled".
+func (l ScaleLayout) String() string { return nameOf(l, scaleLayouts[:]) }
+
+// MarshalText is String. ErrAttr.
+func (l ScaleLayout) MarshalText() ([]byte, error) {
+	return nameText("scale layout", l, scaleLayouts[:])
+}
+
+// UnmarshalText reads a name. ErrAttr.
+func (l *ScaleLayout) UnmarshalText(b []byte) error {
+	return parseName("scale layout", b, l, scaleLayouts[:])
+}
+
 // FP4Group is how many elements of a row share an fp8 scale in nvfp4.
 const FP4Group = 16
 

@@ -1,6 +1,7 @@
 package opfile
 
 import (
+	"encoding"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -100,6 +101,11 @@ func setFields(r *run, rec reflect.Value, a *attrs) {
 func setField(v reflect.Value, value any) error {
 	if s, ok := v.Addr().Interface().(*ops.RopeScaling); ok {
 		return setScaling(s, value)
+	}
+	if name, ok := value.(string); ok {
+		if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+			return u.UnmarshalText([]byte(name))
+		}
 	}
 	switch k := v.Kind(); k {
 	case reflect.Bool:
