@@ -48,10 +48,10 @@ func Prepare(r Recipe) (*Prepared, error) {
 			p.residual = i
 		}
 	}
-	p.plan(&p.full, r.Steps, "")
+	p.plan(&p.full, r.Steps, nil, "")
 	if p.residual >= 0 {
-		steps, why := r.bare()
-		p.plan(&p.bare, steps, why)
+		steps, from, why := r.bare()
+		p.plan(&p.bare, steps, from, why)
 	}
 	return p, nil
 }
@@ -59,8 +59,9 @@ func Prepare(r Recipe) (*Prepared, error) {
 // Recipe returns what p was made from. It is not to be changed.
 func (p *Prepared) Recipe() Recipe { return p.recipe }
 
-// plan fills pl with the ways to run steps; why says that there are none but the fast op.
-func (p *Prepared) plan(pl *plan, steps []Step, why string) {
+// plan fills pl with the ways to run steps, which are the recipe's steps of the numbers from, or all of them; why says that
+// there are none but the fast op.
+func (p *Prepared) plan(pl *plan, steps []Step, from []int, why string) {
 	r := &p.recipe
 	bare := pl == &p.bare
 	composite, interpreter, quick := &pl[Composite], &pl[Interpreter], &pl[Fast]
@@ -68,6 +69,11 @@ func (p *Prepared) plan(pl *plan, steps []Step, why string) {
 	parts, compositeWhy := []part(nil), why
 	if why == "" {
 		parts, compositeWhy = r.parts(steps)
+	}
+	for i := range parts {
+		if from != nil {
+			parts[i].at = from[parts[i].at]
+		}
 	}
 	composite.set(compositeWhy, func() (calls []call) {
 		for _, part := range parts {
@@ -158,7 +164,8 @@ func (p *Prepared) bind(q *registry.Queue, operands []tensor.Tensor) (*plan, err
 
 // Run executes a call on q by the way that Plan names. operands has one tensor for each slot; an absent one (the zero Tensor)
 // is legal for the residual, and then nothing is added, and for an intermediate that the way does not need. Every op of the
-// way has validated its part before the first one is launched. Run allocates nothing.
+// way has validated its part before the first one is launched; only bad values in a tensor are found later. Run allocates
+// nothing.
 //
 // Errors: registry.ErrNil without a queue, ErrOperands, ErrTier if no way is left, and those of ops.Op.Launch.
 func (p *Prepared) Run(q *registry.Queue, operands []tensor.Tensor, params Params) error {
@@ -205,22 +212,26 @@ func (p *Prepared) Plan(q *registry.Queue, operands []tensor.Tensor, params Para
 
 // Choice is what Plan found, ready for encoding/json.
 type Choice struct {
-	Recipe string
-	Device tensor.Device
-	Tier   Tier
-	Ways   [numTiers]Way // in the order in which they were considered: fast, interpreter, composite
+	Recipe string        `json:"recipe"`
+	Device tensor.Device `json:"device"`
+	Tier   Tier          `json:"tier"`
+	Ways   [numTiers]Way `json:"ways"` // in the order in which they are considered: fast, interpreter, composite
 }
 
 // Way is one of the ways that were considered.
 type Way struct {
-	Tier   Tier
-	Chosen bool
-	Why    string // why it was not chosen, or what speaks for it
-	Ops    []Use  // what it launches, in order
+	Tier   Tier   `json:"tier"`
+	Chosen bool   `json:"chosen"`
+	Why    string `json:"why"`           // why it was not chosen, or what speaks for it
+	Ops    []Use  `json:"ops,omitempty"` // what it launches, in order
 }
 
 // Use is an op and the kernel at the head of its chain, "" if there is none.
-type Use struct{ Op, Kernel, Tier string }
+type Use struct {
+	Op     string `json:"op"`
+	Kernel string `json:"kernel,omitempty"`
+	Tier   string `json:"tier,omitempty"` // the kernel's
+}
 
 // String is the choice in a line, then each way in one.
 func (c Choice) String() string {

@@ -453,7 +453,7 @@ func TestChoiceText(t *testing.T) {
 `, c.String())
 	b, err := json.Marshal(c)
 	require.NoError(t, err)
-	require.Contains(t, string(b), `"Tier":"fast"`)
+	require.Contains(t, string(b), `"tier":"fast"`)
 	x[3] = random(f32, 5, 96)
 	c, err = get(t, "rms_norm_quant_fp8").Plan(q, x, params)
 	require.NoError(t, err)
@@ -492,6 +492,9 @@ func TestRunErrors(t *testing.T) {
 		require.Equal(t, content(start[2]), content(residual), "%s: the residual is as before", c.name)
 	}
 	x := clone(start)
+	x[2], x[1] = tensor.Tensor{}, random(f32, 95)
+	require.ErrorContains(t, p.RunTier(q, recipe.Composite, x, params), "composite: step 1: rms_norm: weight", "the number is the recipe's, though the add is gone")
+	x = clone(start)
 	none := q.With(registry.WithKernel(context.Background(), ops.OpQuantFP8Static, "nobody"))
 	require.ErrorIs(t, p.RunTier(none, recipe.Composite, x, params), registry.ErrNoKernel)
 	require.Equal(t, content(start[2]), content(x[2]))

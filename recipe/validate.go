@@ -196,8 +196,8 @@ func (r *Recipe) chain(steps []Step) string {
 }
 
 // bare returns the steps of a call without a residual: adds into it are gone, and what they would have filled is read
-// where their first input is. why says why there are none.
-func (r *Recipe) bare() (steps []Step, why string) {
+// where their first input is. from has their numbers in the recipe. why says why there are none.
+func (r *Recipe) bare() (steps []Step, from []int, why string) {
 	const lost = NoSlot
 	var at [MaxOperands]uint8 // where the value of a slot is
 	for i := range at {
@@ -206,7 +206,7 @@ func (r *Recipe) bare() (steps []Step, why string) {
 	for i, s := range r.Steps {
 		for k, in := range s.In[:s.Op.Inputs()] {
 			if s.In[k] = at[in]; s.In[k] == lost {
-				return nil, fmt.Sprintf("step %d: %v reads the residual, and what stands for it was overwritten", i, s.Op)
+				return nil, nil, fmt.Sprintf("step %d: %v reads the residual, and what stands for it was overwritten", i, s.Op)
 			}
 		}
 		if r.isResidualAdd(r.Steps[i]) {
@@ -218,9 +218,9 @@ func (r *Recipe) bare() (steps []Step, why string) {
 				at[slot] = lost
 			}
 		}
-		steps = append(steps, s)
+		steps, from = append(steps, s), append(from, i)
 	}
-	return steps, ""
+	return steps, from, ""
 }
 
 func reads(s Step, slot uint8) bool {
