@@ -16,7 +16,13 @@ var quantCosts = costTable{
 		}
 		t.read("data", n)
 	}),
-	OpCumsum:                cost(func(t *tally, a *CumsumArgs) { t.each(&a.X, 1) }),
+	OpCumsum: cost(func(t *tally, a *CumsumArgs) { t.each(&a.X, 1) }),
+	// divide, round, add, two comparisons
+	OpQuantize:   cost(func(t *tally, a *QuantizeArgs) { t.each(&a.X, 4+count(a.ZeroPoint.Present())) }),
+	OpDequantize: cost(func(t *tally, a *DequantizeArgs) { t.each(&a.Out, 1+count(a.ZeroPoint.Present())) }),
+	// and two more for the ends
+	OpDynamicQuantize:       cost(func(t *tally, a *DynamicQuantizeArgs) { t.each(&a.X, 6+count(a.ZeroPoint.Present())) }),
+	OpDequantNVFP4:          cost(func(t *tally, a *DequantNVFP4Args) { t.each(&a.Out, 1) }),
 	OpGreedyRejectionSample: cost(func(t *tally, a *GreedyRejectionSampleArgs) { t.each(&a.Logits, 1) }),
 }
 

@@ -237,8 +237,12 @@ enum {
 	OPMUX_OP_CAST = 90,
 	OPMUX_OP_GROUP_NORM = 91,
 	OPMUX_OP_HADAMARD_TRANSFORM = 92,
+	OPMUX_OP_QUANTIZE = 93,
+	OPMUX_OP_DEQUANTIZE = 94,
+	OPMUX_OP_DYNAMIC_QUANTIZE = 95,
 	OPMUX_OP_QUANT_MX = 96,
 	OPMUX_OP_DEQUANT_MX = 97,
+	OPMUX_OP_DEQUANT_NVFP4 = 98,
 	OPMUX_OP_QUANT_FP8_DYNAMIC = 99,
 	OPMUX_OP_MATMUL_INT8 = 100,
 	OPMUX_OP_TOP_K = 101,
@@ -1686,6 +1690,65 @@ OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_hadamard_transform_args, scale) == 400);
 
+/* quantize: floats as codes, by scales and zero points that are given. */
+typedef struct opmux_quantize_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] i8 u8 i16 i32 f8_e4m3fn f8_e5m2 f4_e2m1x2, contig */
+	opmux_tensor x; /* in [any] float, contig */
+	opmux_tensor scale; /* in [any] f32, contig */
+	opmux_tensor zero_point; /* in opt [like scale] like out, contig */
+	int32_t axis;
+	int32_t block_size;
+	int32_t low;
+	int32_t high;
+} opmux_quantize_args;
+OPMUX_ASSERT(sizeof(opmux_quantize_args) == 768);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, scale) == 400);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, zero_point) == 576);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, axis) == 752);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, block_size) == 756);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, low) == 760);
+OPMUX_ASSERT(offsetof(opmux_quantize_args, high) == 764);
+
+/* dequantize: codes as floats, by scales and zero points. */
+typedef struct opmux_dequantize_args {
+	opmux_call call;
+	opmux_tensor out; /* out [any] float, contig */
+	opmux_tensor x; /* in [any] i8 u8 i16 i32 f8_e4m3fn f8_e5m2 f4_e2m1x2, contig */
+	opmux_tensor scale; /* in [any] f32, contig */
+	opmux_tensor zero_point; /* in opt [like scale] like x, contig */
+	int32_t axis;
+	int32_t block_size;
+} opmux_dequantize_args;
+OPMUX_ASSERT(sizeof(opmux_dequantize_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, scale) == 400);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, zero_point) == 576);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, axis) == 752);
+OPMUX_ASSERT(offsetof(opmux_dequantize_args, block_size) == 756);
+
+/* dynamic_quantize: floats as bytes, by scales from the data. */
+typedef struct opmux_dynamic_quantize_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,K] i8 u8, contig */
+	opmux_tensor scale; /* out [S] f32, contig */
+	opmux_tensor zero_point; /* out opt [S] like out, contig */
+	opmux_tensor x; /* in [M,K] float, rows */
+	uint8_t granularity;
+} opmux_dynamic_quantize_args;
+OPMUX_ASSERT(sizeof(opmux_dynamic_quantize_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_dynamic_quantize_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_dynamic_quantize_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_dynamic_quantize_args, scale) == 224);
+OPMUX_ASSERT(offsetof(opmux_dynamic_quantize_args, zero_point) == 400);
+OPMUX_ASSERT(offsetof(opmux_dynamic_quantize_args, x) == 576);
+OPMUX_ASSERT(offsetof(opmux_dynamic_quantize_args, granularity) == 752);
+
 /* quant_mx: rows as mxfp8 or mxfp4: a power of two for each 32 elements. */
 typedef struct opmux_quant_mx_args {
 	opmux_call call;
@@ -1713,6 +1776,23 @@ OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_dequant_mx_args, scale) == 400);
+
+/* dequant_nvfp4: rows of nvfp4 as floats. */
+typedef struct opmux_dequant_nvfp4_args {
+	opmux_call call;
+	opmux_tensor out; /* out [M,K] float, contig */
+	opmux_tensor x; /* in [M,W] fp4, contig */
+	opmux_tensor scale; /* in [S,G] byte, contig */
+	float global_scale;
+	uint8_t scale_layout;
+} opmux_dequant_nvfp4_args;
+OPMUX_ASSERT(sizeof(opmux_dequant_nvfp4_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_dequant_nvfp4_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_dequant_nvfp4_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_dequant_nvfp4_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_dequant_nvfp4_args, scale) == 400);
+OPMUX_ASSERT(offsetof(opmux_dequant_nvfp4_args, global_scale) == 576);
+OPMUX_ASSERT(offsetof(opmux_dequant_nvfp4_args, scale_layout) == 580);
 
 /* quant_fp8_dynamic: rows as fp8 with scales from the data, one for the tensor, a row or a group. */
 typedef struct opmux_quant_fp8_dynamic_args {

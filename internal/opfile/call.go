@@ -48,7 +48,7 @@ func callRecord(d *registry.Descriptor) func(*run) {
 				*x = r.copyOf(r.in(o.Name))
 			case r.has(o.Name):
 				*x = r.in(o.Name)
-			case want != nil && o.Role == registry.Out && want.Data.DType == tensor.None:
+			case want != nil && o.Role == registry.Out && want.wide:
 				r.fail(ErrNoOp, o.Name, "operand dtype %s", want.DType)
 			case want != nil && o.Role == registry.Out:
 				*x = r.alloc(want.Data.DType, want.Data.Dims()...)

@@ -17,6 +17,7 @@ type Tensor struct {
 	Data  tensor.Tensor // contiguous CPU memory; no Host if the file gives only a shape; DType None if no op has such elements
 
 	key   string    // the name that adapters use
+	wide  bool      // Data holds the values of a type that tensors lack
 	bits  bool      // expected: equal to the bit
 	allow []float64 // expected: largest difference of each element
 	slack []float64 // computed: how far off the arithmetic of whoever wrote the expectation may be
@@ -26,6 +27,12 @@ type Tensor struct {
 // operands that can be read past, but that no op takes.
 var fileDTypes = map[string]tensor.DType{
 	"bool": tensor.U8, "f8e4m3fn": tensor.F8E4M3FN, "f8e5m2": tensor.F8E5M2, "f8e8m0": tensor.F8E8M0,
+}
+
+// wideDTypes are words of files for types that tensors lack, and the types that hold each of their values here. Only adapters
+// that know what they read take them.
+var wideDTypes = map[string]tensor.DType{
+	"i2": tensor.I8, "i4": tensor.I8, "u2": tensor.U8, "u4": tensor.U8, "u16": tensor.I32, "f4e2m1": tensor.U8, // codes, one an element
 }
 
 // parseDType returns None for a dtype that no op takes.
@@ -65,7 +72,10 @@ func (o *tensorJSON) read() (Tensor, error) {
 	t := Tensor{Name: o.Name, DType: o.DType, key: o.Name}
 	dt := parseDType(o.DType)
 	if dt == tensor.None {
-		return t, nil
+		dt = wideDTypes[o.DType]
+		if t.wide = true; dt == tensor.None {
+			return t, nil
+		}
 	}
 	x, err := tensor.New(nil, dt, o.Shape...)
 	if err == nil {

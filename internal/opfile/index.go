@@ -202,3 +202,40 @@ func (r *run) penalizeTargets(l *logits, drafts [][]int64) {
 	})
 	r.check(ops.ApplyPenalties.Call(r.Queue, a))
 }
+
+// tensorScatter writes rows of update behind each other into a cache, from the place on that write_indices gives for a
+// sequence, around its end in circular mode. The rows stand along axis, the last dimension but one; dimensions before it are
+// the sequence's and heads.
+func tensorScatter(r *run) {
+	cache, update := r.copyOf(r.number("past_cache")), r.number("update")
+	axis := r.axis("axis", r.attrs.int("axis", -2), &cache)
+	if update.Rank != cache.Rank || axis == 0 {
+		r.fail(ErrFormat, "", "%v into %v along axis %d", &update, &cache, axis)
+	}
+	mode := r.attrs.text("mode", "linear")
+	if mode != "linear" && mode != "circular" {
+		r.fail(ErrFormat, "mode", "%q", mode)
+	}
+	from := r.each(tensor.I64, cache.Shape[0], 0)
+	if r.has("write_indices") {
+		from = r.index("write_indices")
+	}
+	k := axis + 1
+	ids := r.alloc(tensor.I64, append(slices.Clone(update.Dims()[:k]), int64(k))...)
+	size := cache.Shape[axis]
+	for i := range int(ids.Numel()) / k {
+		rest := int64(i)
+		for d := axis; d >= 0; d-- {
+			n := update.Shape[d]
+			setInt(&ids, i*k+d, rest%n)
+			rest /= n
+		}
+		at := atInt(&ids, i*k+axis) + atInt(&from, int(atInt(&ids, i*k)))
+		if mode == "circular" {
+			at %= size
+		}
+		setInt(&ids, i*k+axis, at)
+	}
+	r.check(ops.Scatter.Call(r.Queue, ops.ScatterArgs{Data: cache, IDs: ids, Updates: update}))
+	r.put("present_cache", cache, cache.DType)
+}

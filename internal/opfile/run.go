@@ -101,6 +101,14 @@ func (r *run) find(key string) *Tensor {
 
 // in returns an input, which must be there and have data. The caller must not write to it.
 func (r *run) in(key string) tensor.Tensor {
+	if t := r.find(key); t != nil && t.wide {
+		r.fail(ErrNoOp, t.Name, "operand dtype %s", t.DType)
+	}
+	return r.held(key)
+}
+
+// held is in that also takes values of types that tensors lack, in the type that holds them.
+func (r *run) held(key string) tensor.Tensor {
 	t := r.find(key)
 	if t == nil {
 		r.fail(ErrFormat, key, "input is missing")
