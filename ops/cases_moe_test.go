@@ -1,6 +1,102 @@
 package ops
 
+import "github.com/opmux/opmux/tensor"
+
 // moeCases has a valid record and what is rejected for mixtures of experts.
 func moeCases() []opCase {
-	return []opCase{}
+	e4m3, pairs := tensor.F8E4M3FN, tensor.F4E2M1x2
+	grouped := MoERouterTopKArgs{Weights: ten(f32, 3, 2), Indices: ten(i32, 3, 2), Logits: ten(bf16, 3, 8), NumExpertGroup: 4, TopkGroup: 2}
+	return []opCase{
+		caseOf(MoERouterTopK, grouped,
+			no("unequal groups", ErrAttr, "num_expert_group", func(a *MoERouterTopKArgs) { a.NumExpertGroup = 3 }),
+			no("negative groups", ErrAttr, "num_expert_group", func(a *MoERouterTopKArgs) { a.NumExpertGroup = -1 }),
+			no("no group kept", ErrAttr, "topk_group", func(a *MoERouterTopKArgs) { a.TopkGroup = 0 }),
+			no("five of four groups", ErrAttr, "topk_group", func(a *MoERouterTopKArgs) { a.TopkGroup = 5 }),
+			no("more experts than kept", ErrShape, "weights", func(a *MoERouterTopKArgs) { a.Weights, a.Indices = ten(f32, 3, 5), ten(i32, 3, 5) }),
+			no("no expert", ErrShape, "weights", func(a *MoERouterTopKArgs) { a.Weights, a.Indices = ten(f32, 3, 0), ten(i32, 3, 0) }),
+			no("nine of eight", ErrShape, "weights", func(a *MoERouterTopKArgs) { a.Weights, a.Indices = ten(f32, 3, 9), ten(i32, 3, 9) }),
+			no("scoring", ErrAttr, "scoring_func", func(a *MoERouterTopKArgs) { a.ScoringFunc = numScorings }),
+			no("groups kept of none", ErrAttr, "topk_group", func(a *MoERouterTopKArgs) { a.NumExpertGroup = 0 }),
+			no("sigmoid ungrouped", ErrAttr, "scoring_func", func(a *MoERouterTopKArgs) { a.NumExpertGroup, a.TopkGroup, a.ScoringFunc = 0, 0, ScoreSigmoid }),
+			no("factor ungrouped", ErrAttr, "routed_scaling_factor", func(a *MoERouterTopKArgs) { a.NumExpertGroup, a.TopkGroup, a.RoutedScalingFactor = 0, 0, 2 }),
+			no("factor", ErrAttr, "routed_scaling_factor", func(a *MoERouterTopKArgs) { a.RoutedScalingFactor = nan }),
+			no("bias ungrouped", ErrAttr, "e_score_correction_bias", func(a *MoERouterTopKArgs) { a.NumExpertGroup, a.TopkGroup, a.EScoreCorrectionBias = 0, 0, ten(f32, 8) }),
+			no("bf16 bias", ErrDType, "e_score_correction_bias", func(a *MoERouterTopKArgs) { a.EScoreCorrectionBias = ten(bf16, 8) }),
+			no("bias of seven", ErrShape, "e_score_correction_bias", func(a *MoERouterTopKArgs) { a.EScoreCorrectionBias = ten(f32, 7) }),
+			no("indices", ErrShape, "indices", func(a *MoERouterTopKArgs) { a.Indices = ten(i32, 3, 3) }),
+			ok("ungrouped", func(a *MoERouterTopKArgs) { a.NumExpertGroup, a.TopkGroup, a.RoutedScalingFactor = 0, 0, 1 }),
+			ok("bias", func(a *MoERouterTopKArgs) {
+				a.EScoreCorrectionBias, a.ScoringFunc, a.RoutedScalingFactor = ten(f32, 8), ScoreSigmoid, 2.5
+			}),
+		),
+		caseOf(MoESoftmaxTopK, MoESoftmaxTopKArgs{Weights: ten(f32, 3, 2), Indices: ten(i32, 3, 2), RouterLogits: ten(f16, 3, 8)},
+			no("nine of eight", ErrShape, "weights", func(a *MoESoftmaxTopKArgs) { a.Weights, a.Indices = ten(f32, 3, 9), ten(i32, 3, 9) }),
+		),
+		caseOf(MoESigmoidTopK, MoESigmoidTopKArgs{Weights: ten(f32, 3, 2), Indices: ten(i32, 3, 2), RouterLogits: ten(f16, 3, 8)},
+			no("no expert", ErrShape, "weights", func(a *MoESigmoidTopKArgs) { a.Weights, a.Indices = ten(f32, 3, 0), ten(i32, 3, 0) }),
+			no("factor", ErrAttr, "routed_scaling_factor", func(a *MoESigmoidTopKArgs) { a.RoutedScalingFactor = inf }),
+			ok("bias", func(a *MoESigmoidTopKArgs) { a.Bias = ten(f32, 8) }),
+		),
+		caseOf(MoECombine, MoECombineArgs{Out: ten(bf16, 3, 5), ExpertOut: ten(f16, 3, 2, 5), Weights: ten(f32, 3, 2), Shared: ten(f32, 3, 5)},
+			no("experts", ErrShape, "weights", func(a *MoECombineArgs) { a.Weights = ten(f32, 3, 3) }),
+			no("bf16 weights", ErrDType, "weights", func(a *MoECombineArgs) { a.Weights = ten(bf16, 3, 2) }),
+			no("shared", ErrShape, "shared", func(a *MoECombineArgs) { a.Shared = ten(f32, 3, 4) }),
+			ok("no experts", func(a *MoECombineArgs) { a.ExpertOut, a.Weights = ten(f16, 3, 0, 5), ten(f32, 3, 0) }),
+		),
+		caseOf(MoECombineGate, MoECombineGateArgs{Out: ten(f32, 3, 5), ExpertOut: ten(f16, 3, 2, 5), Weights: ten(f32, 3, 2), Sd: ten(f32, 3, 5), Gl: ten(f32, 3, 1)},
+			no("gates", ErrShape, "gl", func(a *MoECombineGateArgs) { a.Gl = ten(f32, 4) }),
+			no("bf16 gates", ErrDType, "gl", func(a *MoECombineGateArgs) { a.Gl = ten(bf16, 3) }),
+		),
+		caseOf(SharedExpertGate, SharedExpertGateArgs{Out: ten(bf16, 3, 5), Sd: ten(f32, 15), Gl: ten(f32, 3)},
+			no("elements", ErrShape, "sd", func(a *SharedExpertGateArgs) { a.Sd = ten(f32, 14) }),
+			no("gates", ErrShape, "gl", func(a *SharedExpertGateArgs) { a.Gl = ten(f32, 5) }),
+			no("f32 out", ErrDType, "out", func(a *SharedExpertGateArgs) { a.Out = ten(f32, 3, 5) }),
+		),
+		caseOf(MoEAddBias, MoEAddBiasArgs{Out: ten(f32, 3, 2, 5), X: ten(f16, 3, 2, 5), Bias: ten(bf16, 8, 5), IDs: ten(i32, 3, 2)},
+			no("bias", ErrShape, "bias", func(a *MoEAddBiasArgs) { a.Bias = ten(bf16, 8, 4) }),
+			no("long ids", ErrDType, "ids", func(a *MoEAddBiasArgs) { a.IDs = ten(i64, 3, 2) }),
+		),
+		caseOf(MoEGroupedGemm, MoEGroupedGemmArgs{Out: ten(f32, 4, 5), Act: ten(f16, 4, 32), ExpertIDs: ten(i32, 2, 2), Weights: ten(tensor.Q4_0, 3, 5, 32)},
+			no("ids", ErrShape, "expert_ids", func(a *MoEGroupedGemmArgs) { a.ExpertIDs = ten(i32, 5) }),
+			no("map", ErrShape, "row_map", func(a *MoEGroupedGemmArgs) { a.RowMap = ten(i32, 3) }),
+			no("rows without a map", ErrShape, "act", func(a *MoEGroupedGemmArgs) { a.Act = ten(f16, 3, 32) }),
+			no("inner extents differ", ErrShape, "weights", func(a *MoEGroupedGemmArgs) { a.Weights = ten(f32, 3, 5, 31) }),
+			ok("map", func(a *MoEGroupedGemmArgs) { a.Act, a.RowMap = ten(f16, 1, 32), ten(i32, 4) }),
+		),
+		caseOf(MoEGroupedGemmBF16, MoEGroupedGemmBF16Args{Out: ten(f32, 4, 5), Act: ten(bf16, 4, 3), ExpertIDs: ten(i32, 4), Weights: ten(bf16, 2, 3, 5)},
+			no("f32 act", ErrDType, "act", func(a *MoEGroupedGemmBF16Args) { a.Act = ten(f32, 4, 3) }),
+			no("transposed", ErrShape, "weights", func(a *MoEGroupedGemmBF16Args) { a.Weights = ten(bf16, 2, 5, 3) }),
+			no("list of weights", ErrDType, "weights", func(a *MoEGroupedGemmBF16Args) { a.Weights = ten(bf16, 2) }),
+			no("addresses of rank 3", ErrDType, "weights", func(a *MoEGroupedGemmBF16Args) { a.Weights = ten(i64, 2, 3, 5) }),
+			no("ids", ErrShape, "expert_ids", func(a *MoEGroupedGemmBF16Args) { a.ExpertIDs = ten(i32, 3) }),
+			no("rows without a map", ErrShape, "act", func(a *MoEGroupedGemmBF16Args) { a.Act = ten(bf16, 2, 3) }),
+			ok("addresses", func(a *MoEGroupedGemmBF16Args) { a.Weights = ten(i64, 2) }),
+		),
+		caseOf(MoEGroupedGemmNVFP4, MoEGroupedGemmNVFP4Args{Out: ten(f32, 4, 64), Act: ten(f16, 4, 32), ExpertIDs: ten(i32, 4), Packed: ten(pairs, 3, 64, 16), Scales: ten(e4m3, 3, 64, 2), Scale2s: ten(f32, 3)},
+			no("24 elements", ErrShape, "act", func(a *MoEGroupedGemmNVFP4Args) { a.Act = ten(f16, 4, 24) }),
+			no("bytes", ErrShape, "packed", func(a *MoEGroupedGemmNVFP4Args) { a.Packed = ten(u8, 3, 64, 32) }),
+			no("scales", ErrShape, "scales", func(a *MoEGroupedGemmNVFP4Args) { a.Scales = ten(u8, 3, 64, 1) }),
+			no("words", ErrDType, "packed", func(a *MoEGroupedGemmNVFP4Args) { a.Packed = ten(i32, 3, 64, 16) }),
+			no("bytes in Marlin's layout", ErrDType, "packed", func(a *MoEGroupedGemmNVFP4Args) { a.WeightLayout = WeightMarlin }),
+			no("layout", ErrAttr, "weight_layout", func(a *MoEGroupedGemmNVFP4Args) { a.WeightLayout = numWeightLayouts }),
+			no("32 columns for Marlin", ErrShape, "out", func(a *MoEGroupedGemmNVFP4Args) {
+				a.WeightLayout, a.Out, a.Packed, a.Scales = WeightMarlin, ten(f32, 4, 32), ten(i32, 3, 2, 64), ten(u8, 3, 2, 32)
+			}),
+			no("list of bytes", ErrDType, "packed", func(a *MoEGroupedGemmNVFP4Args) { a.Packed = ten(u8, 3) }),
+			no("scale 2", ErrShape, "scale2s", func(a *MoEGroupedGemmNVFP4Args) { a.Scale2s = ten(f32, 2) }),
+			ok("Marlin", func(a *MoEGroupedGemmNVFP4Args) {
+				a.WeightLayout, a.Packed, a.Scales = WeightMarlin, ten(i32, 3, 2, 128), ten(u8, 3, 2, 64)
+			}),
+			ok("addresses", func(a *MoEGroupedGemmNVFP4Args) { a.Packed, a.Scales = ten(i64, 3), ten(i64, 3) }),
+		),
+		caseOf(MoEAlignBlockSize, MoEAlignBlockSizeArgs{SortedTokenIDs: ten(i32, 9), ExpertIDs: ten(i32, 5), NumTokensPastPadded: ten(i32, 1), TopkIDs: ten(i32, 5), NumExperts: 4, BlockSize: 2},
+			no("no experts", ErrAttr, "num_experts", func(a *MoEAlignBlockSizeArgs) { a.NumExperts = 0 }),
+			no("no block", ErrAttr, "block_size", func(a *MoEAlignBlockSizeArgs) { a.BlockSize = -1 }),
+			no("places", ErrShape, "sorted_token_ids", func(a *MoEAlignBlockSizeArgs) { a.SortedTokenIDs = ten(i32, 10) }),
+			no("blocks", ErrShape, "expert_ids", func(a *MoEAlignBlockSizeArgs) { a.ExpertIDs = ten(i32, 4) }),
+			ok("fewer pairs than experts", func(a *MoEAlignBlockSizeArgs) {
+				a.TopkIDs, a.SortedTokenIDs, a.ExpertIDs = ten(i32, 1), ten(i32, 2), ten(i32, 1)
+			}),
+		),
+	}
 }

@@ -152,10 +152,14 @@ func (s *spec) roles(op string) []string {
 	if r := roleOverrides[op]; r != nil {
 		return r
 	}
-	var choice, fixed, outs []string
+	var choice, fixed, outs, indices []string
 	for _, o := range s.operands {
 		switch {
-		case o.Optional || !o.carriesValues():
+		case o.Optional:
+		case !o.carriesValues():
+			if o.Role == registry.In {
+				indices = append(indices, o.Name)
+			}
 		case o.Role == registry.Out:
 			outs = append(outs, o.Name)
 		case o.hasChoice():
@@ -165,7 +169,9 @@ func (s *spec) roles(op string) []string {
 		}
 	}
 	if choice == nil {
-		choice = slices.Concat(fixed, outs)[:1]
+		if choice = slices.Concat(fixed, outs, indices); len(choice) > 1 {
+			choice = choice[:1]
+		}
 	}
 	slices.Sort(choice)
 	return choice

@@ -182,7 +182,7 @@ func (c *core) checkLayout(o *operand, x *tensor.Tensor, empty bool) error {
 		}
 		ok = x.InnerPacked(1) && (x.Shape[0] <= 1 || x.Stride[0] >= inner)
 	case pages:
-		ok = x.InnerPacked(r - 2)
+		ok = x.InnerPacked(max(r-2, 0))
 	}
 	if !ok {
 		return c.layoutError(o, x)

@@ -201,6 +201,12 @@ enum {
 	OPMUX_OP_GDN_G_BETA = 47,
 	OPMUX_OP_GDN_CONV_SPLIT = 48,
 	OPMUX_OP_GDN_POST_CONV = 49,
+	OPMUX_OP_MOE_ROUTER_TOPK = 50,
+	OPMUX_OP_MOE_COMBINE = 51,
+	OPMUX_OP_MOE_COMBINE_GATE = 52,
+	OPMUX_OP_SHARED_EXPERT_GATE = 53,
+	OPMUX_OP_MOE_GROUPED_GEMM_BF16 = 54,
+	OPMUX_OP_MOE_GROUPED_GEMM_NVFP4 = 55,
 	OPMUX_OP_SCALED_FP4_QUANT = 57,
 	OPMUX_OP_QUANT_FP8_STATIC = 58,
 	OPMUX_OP_SWIZZLE_BLOCKSCALE = 59,
@@ -249,6 +255,11 @@ enum {
 	OPMUX_OP_CUMSUM = 102,
 	OPMUX_OP_GATHER = 103,
 	OPMUX_OP_SCATTER = 104,
+	OPMUX_OP_MOE_SOFTMAX_TOPK = 105,
+	OPMUX_OP_MOE_SIGMOID_TOPK = 106,
+	OPMUX_OP_MOE_ALIGN_BLOCK_SIZE = 107,
+	OPMUX_OP_MOE_GROUPED_GEMM = 108,
+	OPMUX_OP_MOE_ADD_BIAS = 109,
 };
 
 /* A status word: code (bits 0-7), reason (8-15), flags (16-23), payload (24-63). 0 is OK. */
@@ -1113,6 +1124,116 @@ OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, a_log) == 1456);
 OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, dt_bias) == 1632);
 OPMUX_ASSERT(offsetof(opmux_gdn_post_conv_args, eps) == 1808);
 
+/* moe_router_topk: experts of each token and their weights, from logits. */
+typedef struct opmux_moe_router_topk_args {
+	opmux_call call;
+	opmux_tensor weights; /* out [T,K] f32, contig */
+	opmux_tensor indices; /* out [T,K] i32, contig */
+	opmux_tensor logits; /* in [T,E] float, contig */
+	opmux_tensor e_score_correction_bias; /* in opt [E] f32, contig */
+	float routed_scaling_factor;
+	int32_t num_expert_group;
+	int32_t topk_group;
+	uint8_t scoring_func;
+	uint8_t no_renormalize;
+} opmux_moe_router_topk_args;
+OPMUX_ASSERT(sizeof(opmux_moe_router_topk_args) == 768);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, weights) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, indices) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, logits) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, e_score_correction_bias) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, routed_scaling_factor) == 752);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, num_expert_group) == 756);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, topk_group) == 760);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, scoring_func) == 764);
+OPMUX_ASSERT(offsetof(opmux_moe_router_topk_args, no_renormalize) == 765);
+
+/* moe_combine: the weighted sum of the experts' outputs, and of a shared one. */
+typedef struct opmux_moe_combine_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,H] outfloat, contig */
+	opmux_tensor expert_out; /* in [T,K,H] float, contig */
+	opmux_tensor weights; /* in [T,K] f32, contig */
+	opmux_tensor shared; /* in opt [T,H] float, contig */
+} opmux_moe_combine_args;
+OPMUX_ASSERT(sizeof(opmux_moe_combine_args) == 752);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_args, expert_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_args, weights) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_args, shared) == 576);
+
+/* moe_combine_gate: the weighted sum of the experts' outputs, and of a shared one behind its gate. */
+typedef struct opmux_moe_combine_gate_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,H] outfloat, contig */
+	opmux_tensor expert_out; /* in [T,K,H] float, contig */
+	opmux_tensor weights; /* in [T,K] f32, contig */
+	opmux_tensor sd; /* in [T,H] f32, contig */
+	opmux_tensor gl; /* in [any] f32, contig */
+} opmux_moe_combine_gate_args;
+OPMUX_ASSERT(sizeof(opmux_moe_combine_gate_args) == 928);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_gate_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_gate_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_gate_args, expert_out) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_gate_args, weights) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_gate_args, sd) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_combine_gate_args, gl) == 752);
+
+/* shared_expert_gate: the shared expert's output times the sigmoid of its gate. */
+typedef struct opmux_shared_expert_gate_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,H] bf16, contig */
+	opmux_tensor sd; /* in [any] f32, contig */
+	opmux_tensor gl; /* in [any] f32, contig */
+} opmux_shared_expert_gate_args;
+OPMUX_ASSERT(sizeof(opmux_shared_expert_gate_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_shared_expert_gate_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_shared_expert_gate_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_shared_expert_gate_args, sd) == 224);
+OPMUX_ASSERT(offsetof(opmux_shared_expert_gate_args, gl) == 400);
+
+/* moe_grouped_gemm_bf16: products of token rows with bf16 weights [K,N] of their experts. */
+typedef struct opmux_moe_grouped_gemm_bf16_args {
+	opmux_call call;
+	opmux_tensor out; /* out [P,N] outfloat, contig */
+	opmux_tensor act; /* in [R,K] bf16, contig */
+	opmux_tensor expert_ids; /* in [any] i32, contig */
+	opmux_tensor row_map; /* in opt [any] i32, contig */
+	opmux_tensor weights; /* in [E,K,N|E] bf16 i64, pages */
+} opmux_moe_grouped_gemm_bf16_args;
+OPMUX_ASSERT(sizeof(opmux_moe_grouped_gemm_bf16_args) == 928);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_bf16_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_bf16_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_bf16_args, act) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_bf16_args, expert_ids) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_bf16_args, row_map) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_bf16_args, weights) == 752);
+
+/* moe_grouped_gemm_nvfp4: products of token rows with NVFP4 weights of their experts, in rows or in Marlin's layout. */
+typedef struct opmux_moe_grouped_gemm_nvfp4_args {
+	opmux_call call;
+	opmux_tensor out; /* out [P,N] outfloat, contig */
+	opmux_tensor act; /* in [R,K] float, contig */
+	opmux_tensor expert_ids; /* in [any] i32, contig */
+	opmux_tensor row_map; /* in opt [any] i32, contig */
+	opmux_tensor packed; /* in [E,A,B|E] fp4 i32 i64, pages */
+	opmux_tensor scales; /* in [E,C,D|E] byte i64, pages */
+	opmux_tensor scale2s; /* in [E] f32, contig */
+	uint8_t weight_layout;
+} opmux_moe_grouped_gemm_nvfp4_args;
+OPMUX_ASSERT(sizeof(opmux_moe_grouped_gemm_nvfp4_args) == 1288);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, act) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, expert_ids) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, row_map) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, packed) == 752);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, scales) == 928);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, scale2s) == 1104);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_nvfp4_args, weight_layout) == 1280);
+
 /* scaled_fp4_quant: rows as nvfp4: fp4 pairs and an fp8 scale for each 16 elements. */
 typedef struct opmux_scaled_fp4_quant_args {
 	opmux_call call;
@@ -1895,6 +2016,91 @@ OPMUX_ASSERT(offsetof(opmux_scatter_args, data) == 48);
 OPMUX_ASSERT(offsetof(opmux_scatter_args, ids) == 224);
 OPMUX_ASSERT(offsetof(opmux_scatter_args, updates) == 400);
 OPMUX_ASSERT(offsetof(opmux_scatter_args, reduction) == 576);
+
+/* moe_softmax_topk: experts of the largest softmax scores. */
+typedef struct opmux_moe_softmax_topk_args {
+	opmux_call call;
+	opmux_tensor weights; /* out [T,K] f32, contig */
+	opmux_tensor indices; /* out [T,K] i32, contig */
+	opmux_tensor router_logits; /* in [T,E] float, contig */
+	uint8_t no_renormalize;
+} opmux_moe_softmax_topk_args;
+OPMUX_ASSERT(sizeof(opmux_moe_softmax_topk_args) == 584);
+OPMUX_ASSERT(offsetof(opmux_moe_softmax_topk_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_softmax_topk_args, weights) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_softmax_topk_args, indices) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_softmax_topk_args, router_logits) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_softmax_topk_args, no_renormalize) == 576);
+
+/* moe_sigmoid_topk: experts of the largest sigmoid scores, a bias added for the choice. */
+typedef struct opmux_moe_sigmoid_topk_args {
+	opmux_call call;
+	opmux_tensor weights; /* out [T,K] f32, contig */
+	opmux_tensor indices; /* out [T,K] i32, contig */
+	opmux_tensor router_logits; /* in [T,E] float, contig */
+	opmux_tensor bias; /* in opt [E] f32, contig */
+	float routed_scaling_factor;
+	uint8_t no_renormalize;
+} opmux_moe_sigmoid_topk_args;
+OPMUX_ASSERT(sizeof(opmux_moe_sigmoid_topk_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, weights) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, indices) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, router_logits) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, bias) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, routed_scaling_factor) == 752);
+OPMUX_ASSERT(offsetof(opmux_moe_sigmoid_topk_args, no_renormalize) == 756);
+
+/* moe_align_block_size: pairs sorted by expert and filled up to whole blocks. */
+typedef struct opmux_moe_align_block_size_args {
+	opmux_call call;
+	opmux_tensor sorted_token_ids; /* out [L] i32, contig */
+	opmux_tensor expert_ids; /* out [G] i32, contig */
+	opmux_tensor num_tokens_past_padded; /* out [1] i32, contig */
+	opmux_tensor topk_ids; /* in [any] i32, contig */
+	int32_t num_experts;
+	int32_t block_size;
+} opmux_moe_align_block_size_args;
+OPMUX_ASSERT(sizeof(opmux_moe_align_block_size_args) == 760);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, sorted_token_ids) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, expert_ids) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, num_tokens_past_padded) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, topk_ids) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, num_experts) == 752);
+OPMUX_ASSERT(offsetof(opmux_moe_align_block_size_args, block_size) == 756);
+
+/* moe_grouped_gemm: products of token rows with the weights of their experts, of any float or ggml block dtype. */
+typedef struct opmux_moe_grouped_gemm_args {
+	opmux_call call;
+	opmux_tensor out; /* out [P,N] outfloat, contig */
+	opmux_tensor act; /* in [R,K] float, contig */
+	opmux_tensor expert_ids; /* in [any] i32, contig */
+	opmux_tensor row_map; /* in opt [any] i32, contig */
+	opmux_tensor weights; /* in [E,N,K] float block, contig */
+} opmux_moe_grouped_gemm_args;
+OPMUX_ASSERT(sizeof(opmux_moe_grouped_gemm_args) == 928);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_args, act) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_args, expert_ids) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_args, row_map) == 576);
+OPMUX_ASSERT(offsetof(opmux_moe_grouped_gemm_args, weights) == 752);
+
+/* moe_add_bias: rows plus the bias of the expert that each is for. */
+typedef struct opmux_moe_add_bias_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,K,H] outfloat, contig */
+	opmux_tensor x; /* in [T,K,H] float, contig */
+	opmux_tensor bias; /* in [E,H] float, contig */
+	opmux_tensor ids; /* in [T,K] i32, contig */
+} opmux_moe_add_bias_args;
+OPMUX_ASSERT(sizeof(opmux_moe_add_bias_args) == 752);
+OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, x) == 224);
+OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, bias) == 400);
+OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, ids) == 576);
 
 #ifdef __cplusplus
 }

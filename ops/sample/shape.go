@@ -115,7 +115,7 @@ func strides(rule string, dims []int64, gaps bool) []int64 {
 		case "inner1", "strided":
 			free = r - 1
 		case "pages":
-			free = r - 2
+			free = max(r-2, 0)
 		}
 	}
 	out, step := make([]int64, r), int64(1)
