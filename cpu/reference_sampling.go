@@ -158,16 +158,7 @@ func refComputeLogprobs(t *tier, q *registry.Queue, a *ops.ComputeLogprobsArgs) 
 	return eachRow(t, q, unsafe.Pointer(a), &a.Header, &a.Logits, 15, 0, func(j *job, lo, hi, _ int) {
 		a := (*ops.ComputeLogprobsArgs)(j.args)
 		for i := lo; i < hi; i++ {
-			x, p := row[float32](&a.Logits, i), row[float32](&a.Logprobs, i)
-			m := largest(x)
-			var sum float32
-			for _, v := range x {
-				sum += exp32(v - m)
-			}
-			lse := m + log32(sum)
-			for e, v := range x {
-				p[e] = v - lse
-			}
+			logSoftmaxRow(row[float32](&a.Logprobs, i), row[float32](&a.Logits, i))
 		}
 	})
 }

@@ -41,6 +41,9 @@ func ggmlTopK(r *run) {
 	}
 	out := r.alloc(tensor.I32, rows.Shape[0], k)
 	r.check(ops.TopK.Call(r.Queue, ops.TopKArgs{Indices: out, X: rows}))
+	if x.Rank == 0 {
+		r.fail(ErrFormat, "x", "no rows")
+	}
 	shape := slices.Clone(x.Dims())
 	shape[len(shape)-1] = k
 	r.put("y", r.view(out, shape...), tensor.I32)
@@ -220,9 +223,12 @@ func tensorScatter(r *run) {
 	if r.has("write_indices") {
 		from = r.index("write_indices")
 	}
+	size := cache.Shape[axis]
+	if from.Numel() != cache.Shape[0] || update.Shape[0] != cache.Shape[0] || size == 0 {
+		r.fail(ErrFormat, "write_indices", "%d places for %v into %v", from.Numel(), &update, &cache)
+	}
 	k := axis + 1
 	ids := r.alloc(tensor.I64, append(slices.Clone(update.Dims()[:k]), int64(k))...)
-	size := cache.Shape[axis]
 	for i := range int(ids.Numel()) / k {
 		rest := int64(i)
 		for d := axis; d >= 0; d-- {
