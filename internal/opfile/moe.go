@@ -7,26 +7,26 @@ import (
 
 // Mixtures of experts.
 
-func vllmRouter(r *run) {
-	logits := r.float("logits")
-	r.rank("logits", logits, 2)
-	r.attrs.note("note", "num_experts", "scoring_func")
-	t, k := logits.Shape[0], r.attrs.int("top_k", 1)
-	weights, ids := r.alloc(tensor.F32, t, k), r.alloc(tensor.I32, t, k)
-	r.check(ops.MoERouterTopK.Call(r.Queue, ops.MoERouterTopKArgs{Weights: weights, Indices: ids, Logits: logits, NoRenormalize: !r.attrs.bool("renormalize", true)}))
-	r.put("topk_weights", weights, tensor.F32)
-	r.put("topk_ids", ids, tensor.I32)
+// vllmRouter routes by launch, with outputs for the file's number of experts.
+func vllmRouter(launch func(r *run, weights, ids, logits tensor.Tensor, raw bool) error) func(*run) {
+	return func(r *run) {
+		logits := r.float("logits")
+		r.rank("logits", logits, 2)
+		r.attrs.note("note", "num_experts", "scoring_func")
+		t, k := logits.Shape[0], r.attrs.int("top_k", 1)
+		weights, ids := r.alloc(tensor.F32, t, k), r.alloc(tensor.I32, t, k)
+		r.check(launch(r, weights, ids, logits, !r.attrs.bool("renormalize", true)))
+		r.put("topk_weights", weights, tensor.F32)
+		r.put("topk_ids", ids, tensor.I32)
+	}
 }
 
-func vllmSoftmaxTopK(r *run) {
-	logits := r.float("logits")
-	r.rank("logits", logits, 2)
-	r.attrs.note("note", "num_experts", "scoring_func")
-	t, k := logits.Shape[0], r.attrs.int("top_k", 1)
-	weights, ids := r.alloc(tensor.F32, t, k), r.alloc(tensor.I32, t, k)
-	r.check(ops.MoESoftmaxTopK.Call(r.Queue, ops.MoESoftmaxTopKArgs{Weights: weights, Indices: ids, RouterLogits: logits, NoRenormalize: !r.attrs.bool("renormalize", true)}))
-	r.put("topk_weights", weights, tensor.F32)
-	r.put("topk_ids", ids, tensor.I32)
+func routerTopK(r *run, weights, ids, logits tensor.Tensor, raw bool) error {
+	return ops.MoERouterTopK.Call(r.Queue, ops.MoERouterTopKArgs{Weights: weights, Indices: ids, Logits: logits, NoRenormalize: raw})
+}
+
+func softmaxTopK(r *run, weights, ids, logits tensor.Tensor, raw bool) error {
+	return ops.MoESoftmaxTopK.Call(r.Queue, ops.MoESoftmaxTopKArgs{Weights: weights, Indices: ids, RouterLogits: logits, NoRenormalize: raw})
 }
 
 // perToken maps pairs to the token that they are of.
