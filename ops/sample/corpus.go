@@ -123,6 +123,9 @@ type builder struct {
 	list  []Case
 }
 
+// add is not inlined: hundreds of calls would each hold the code that grows the list.
+//
+//go:noinline
 func (b *builder) add(name string, c Case) {
 	c.Name = name
 	b.list = append(b.list, c)
