@@ -95,14 +95,6 @@ func block(a *ops.PagedAttentionArgs, r, b int) int {
 func request(a *ops.PagedAttentionArgs, t int) (r int, ok bool) {
 	n := int(a.SeqLens.Shape[0])
 	starts := elems[int32](&a.QueryStartLoc, 0, n+1)
-	lo, hi := 0, n // the last request that starts at or before t and is not empty
-	for lo < hi {
-		mid := (lo + hi) / 2
-		if int(starts[mid+1]) > t {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
-	}
-	return lo, lo < n
+	r = sequence(starts, t)
+	return r, t < int(starts[n])
 }

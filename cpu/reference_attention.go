@@ -71,19 +71,31 @@ func logit(q, k []float32, scale, softCap float32) float32 {
 // weigh turns the logits of the keys that a query sees into weights. It returns false, and weights of no meaning, when
 // there is no key, or when all are hidden.
 func weigh(s []float32, sinks *tensor.Tensor, head int) bool {
-	m := float32(math.Inf(-1))
+	_, sum, ok := exponentials(s, sinks, head)
+	if ok {
+		inv := 1 / sum
+		for e := range s {
+			s[e] *= inv
+		}
+	}
+	return ok
+}
+
+// exponentials replaces logits by exp(logit - m) with their maximum m, and returns that and the sum. It returns false when
+// there is no key, or when all are hidden. A sink is one more logit.
+func exponentials(s []float32, sinks *tensor.Tensor, head int) (m, sum float32, ok bool) {
+	m = float32(math.Inf(-1))
 	hidden := true
 	for _, v := range s {
 		m = greater(m, v)
 		hidden = hidden && math.IsInf(float64(v), -1)
 	}
 	if hidden {
-		return false
+		return m, 0, false
 	}
 	if sinks.Present() {
 		m = greater(m, one(sinks, head))
 	}
-	var sum float32
 	for e, v := range s {
 		s[e] = exp32(v - m)
 		sum += s[e]
@@ -91,11 +103,7 @@ func weigh(s []float32, sinks *tensor.Tensor, head int) bool {
 	if sinks.Present() {
 		sum += exp32(one(sinks, head) - m)
 	}
-	inv := 1 / sum
-	for e := range s {
-		s[e] *= inv
-	}
-	return true
+	return m, sum, true
 }
 
 // axpy adds p·v to out.
@@ -160,11 +168,8 @@ func refPagedAttention(t *tier, q *registry.Queue, a *ops.PagedAttentionArgs) re
 
 // reshapeAndCache is the kernel of every tier.
 func reshapeAndCache(t *tier, q *registry.Queue, a *ops.ReshapeAndCacheArgs) registry.Status {
-	slots := int(a.KCache.Shape[0] * a.KCache.Shape[1])
-	for i, s := range elems[int64](&a.SlotMapping, 0, int(a.SlotMapping.Shape[0])) {
-		if s >= int64(slots) {
-			return a.Fail(badValue("reshape_and_cache", "slot_mapping", "slot %d at %d is outside [0,%d)", s, i, slots))
-		}
+	if err := checkSlots("reshape_and_cache", &a.SlotMapping, a.KCache.Shape[0]*a.KCache.Shape[1]); err != nil {
+		return a.Fail(err)
 	}
 	j := begin(q, t, unsafe.Pointer(a))
 	defer j.end()

@@ -76,7 +76,7 @@ var traitAliases = map[string][]string{"causal": {"is_causal"}, "windowed": {"sl
 
 // dynamicAttributes change from call to call; an int attribute without a default must be known to mean anything.
 var (
-	dynamicAttributes   = []string{"max_seq_len", "max_query_len", "seq_len"}
+	dynamicAttributes   = []string{"max_seq_len", "max_query_len", "max_seqlen_q", "max_seqlen_k", "seq_len", "num_tokens", "prefill_tokens_with_context"}
 	undefaultAttributes = []string{"rotary_dim"}
 )
 

@@ -190,7 +190,13 @@ enum {
 	OPMUX_OP_ROPE_FROM_CACHE = 30,
 	OPMUX_OP_ATTENTION = 31,
 	OPMUX_OP_PAGED_ATTENTION = 32,
+	OPMUX_OP_MERGE_ATTN_STATES = 33,
 	OPMUX_OP_RESHAPE_AND_CACHE = 34,
+	OPMUX_OP_CONCAT_AND_CACHE_MLA = 35,
+	OPMUX_OP_GATHER_MLA_CACHE = 36,
+	OPMUX_OP_MLA_DECODE_ATTENTION = 37,
+	OPMUX_OP_MLA_PREFILL_ATTENTION = 38,
+	OPMUX_OP_CONCAT_MLA_NOPE_ROPE = 39,
 	OPMUX_OP_CAUSAL_CONV1D_FWD = 40,
 	OPMUX_OP_CAUSAL_CONV1D_UPDATE = 41,
 	OPMUX_OP_GDN_PREFILL = 42,
@@ -889,6 +895,27 @@ OPMUX_ASSERT(offsetof(opmux_paged_attention_args, max_query_len) == 1476);
 OPMUX_ASSERT(offsetof(opmux_paged_attention_args, causal) == 1480);
 OPMUX_ASSERT(offsetof(opmux_paged_attention_args, windowed) == 1481);
 
+/* merge_attn_states: two attention results over different keys put together by their log-sum-exps. */
+typedef struct opmux_merge_attn_states_args {
+	opmux_call call;
+	opmux_tensor output; /* out [T,H,D] float, inner1 */
+	opmux_tensor output_lse; /* out opt [H,T] f32, inner1 */
+	opmux_tensor prefix_output; /* in [T,H,D] like output, inner1 */
+	opmux_tensor prefix_lse; /* in [H,T] f32, inner1 */
+	opmux_tensor suffix_output; /* in [T,H,D] like output, inner1 */
+	opmux_tensor suffix_lse; /* in [H,T] f32, inner1 */
+	int64_t prefill_tokens_with_context;
+} opmux_merge_attn_states_args;
+OPMUX_ASSERT(sizeof(opmux_merge_attn_states_args) == 1112);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, output) == 48);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, output_lse) == 224);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, prefix_output) == 400);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, prefix_lse) == 576);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, suffix_output) == 752);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, suffix_lse) == 928);
+OPMUX_ASSERT(offsetof(opmux_merge_attn_states_args, prefill_tokens_with_context) == 1104);
+
 /* reshape_and_cache: new key and value rows written to the pages that their slots name. */
 typedef struct opmux_reshape_and_cache_args {
 	opmux_call call;
@@ -905,6 +932,109 @@ OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, v) == 224);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, k_cache) == 400);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, v_cache) == 576);
 OPMUX_ASSERT(offsetof(opmux_reshape_and_cache_args, slot_mapping) == 752);
+
+/* concat_and_cache_mla: new latent rows with their rotated keys written to the pages that their slots name. */
+typedef struct opmux_concat_and_cache_mla_args {
+	opmux_call call;
+	opmux_tensor kv_c; /* in [Tk,L] float, rows */
+	opmux_tensor k_pe; /* in [Tk,Dr] like kv_c, rows */
+	opmux_tensor kv_cache; /* inout [NB,BS,E] like kv_c, inner1 */
+	opmux_tensor slot_mapping; /* in [S] i64, contig */
+} opmux_concat_and_cache_mla_args;
+OPMUX_ASSERT(sizeof(opmux_concat_and_cache_mla_args) == 752);
+OPMUX_ASSERT(offsetof(opmux_concat_and_cache_mla_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_concat_and_cache_mla_args, kv_c) == 48);
+OPMUX_ASSERT(offsetof(opmux_concat_and_cache_mla_args, k_pe) == 224);
+OPMUX_ASSERT(offsetof(opmux_concat_and_cache_mla_args, kv_cache) == 400);
+OPMUX_ASSERT(offsetof(opmux_concat_and_cache_mla_args, slot_mapping) == 576);
+
+/* gather_mla_cache: latent rows of requests copied out of their pages. */
+typedef struct opmux_gather_mla_cache_args {
+	opmux_call call;
+	opmux_tensor dst; /* out [T,E] float, inner1 */
+	opmux_tensor src_cache; /* in [NB,BS,E] like dst, inner1 */
+	opmux_tensor block_table; /* in [B,MB] i32, inner1 */
+	opmux_tensor cu_seq_lens; /* in [B+1] i32, contig */
+	opmux_tensor token_to_seq; /* in [N] i32, contig */
+	opmux_tensor seq_starts; /* in opt [B] i32, contig */
+	int64_t num_tokens;
+} opmux_gather_mla_cache_args;
+OPMUX_ASSERT(sizeof(opmux_gather_mla_cache_args) == 1112);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, dst) == 48);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, src_cache) == 224);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, block_table) == 400);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, cu_seq_lens) == 576);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, token_to_seq) == 752);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, seq_starts) == 928);
+OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, num_tokens) == 1104);
+
+/* mla_decode_attention: attention of one token a request over paged latent rows that all heads share. */
+typedef struct opmux_mla_decode_attention_args {
+	opmux_call call;
+	opmux_tensor out; /* out [B,Hq,Dv] float, inner1 */
+	opmux_tensor lse; /* out opt [B,Hq] f32, inner1 */
+	opmux_tensor query; /* in [B,Hq,D] like out, inner1 */
+	opmux_tensor kv_cache; /* in [NB,BS,D] like out, inner1 */
+	opmux_tensor block_table; /* in [B,MB] i32, inner1 */
+	opmux_tensor seq_lens; /* in [B] i32, contig */
+	float scale;
+	int32_t num_kv_splits;
+	int32_t max_seq_len;
+} opmux_mla_decode_attention_args;
+OPMUX_ASSERT(sizeof(opmux_mla_decode_attention_args) == 1120);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, lse) == 224);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, query) == 400);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, kv_cache) == 576);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, block_table) == 752);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, seq_lens) == 928);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, scale) == 1104);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, num_kv_splits) == 1108);
+OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, max_seq_len) == 1112);
+
+/* mla_prefill_attention: attention of packed requests whose values are narrower than their keys. */
+typedef struct opmux_mla_prefill_attention_args {
+	opmux_call call;
+	opmux_tensor out; /* out [Tq,H,Dv] float, inner1 */
+	opmux_tensor lse; /* out opt [H,Tq] f32, inner1 */
+	opmux_tensor query; /* in [Tq,H,D] like out, inner1 */
+	opmux_tensor key; /* in [Tk,H,D] like out, inner1 */
+	opmux_tensor value; /* in [Tk,H,Dv] like out, inner1 */
+	opmux_tensor cu_seqlens_q; /* in [B+1] i32, contig */
+	opmux_tensor cu_seqlens_k; /* in [B+1] i32, contig */
+	float scale;
+	int32_t max_seqlen_q;
+	int32_t max_seqlen_k;
+	uint8_t causal;
+} opmux_mla_prefill_attention_args;
+OPMUX_ASSERT(sizeof(opmux_mla_prefill_attention_args) == 1296);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, lse) == 224);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, query) == 400);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, key) == 576);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, value) == 752);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, cu_seqlens_q) == 928);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, cu_seqlens_k) == 1104);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, scale) == 1280);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, max_seqlen_q) == 1284);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, max_seqlen_k) == 1288);
+OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, causal) == 1292);
+
+/* concat_mla_nope_rope: heads put together of a part without positions and a rotated one. */
+typedef struct opmux_concat_mla_nope_rope_args {
+	opmux_call call;
+	opmux_tensor out; /* out [T,H,D] float, inner1 */
+	opmux_tensor nope; /* in [T,H,Dn] like out, inner1 */
+	opmux_tensor rope; /* in [T,Hr,Dr] like out, inner1 */
+} opmux_concat_mla_nope_rope_args;
+OPMUX_ASSERT(sizeof(opmux_concat_mla_nope_rope_args) == 576);
+OPMUX_ASSERT(offsetof(opmux_concat_mla_nope_rope_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_concat_mla_nope_rope_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_concat_mla_nope_rope_args, nope) == 224);
+OPMUX_ASSERT(offsetof(opmux_concat_mla_nope_rope_args, rope) == 400);
 
 /* causal_conv1d_fwd: depthwise causal convolution over packed sequences with a carried window. */
 typedef struct opmux_causal_conv1d_fwd_args {
