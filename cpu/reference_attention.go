@@ -23,10 +23,14 @@ func refAttention(t *tier, q *registry.Queue, a *ops.AttentionArgs) registry.Sta
 		tq, tk, hk, dv := int(a.Query.Shape[0]), int(a.Key.Shape[0]), int(a.Key.Shape[1]), int(a.Value.Shape[2])
 		local := own[float32](j, worker)
 		scores, qbuf, kbuf, out, vbuf := local[:tk], local[tk:][:d], local[tk+d:][:d], local[tk+2*d:][:dv], local[tk+2*d+dv:][:dv]
+		start := tk - tq // position of query 0
+		if a.TopLeft {
+			start = int(a.QueryOffset)
+		}
 		for r := lo; r < hi; r++ {
 			i, h := r/hq, r%hq
 			g := h / (hq / hk)
-			first, last := span(tk-tq+i, tk, a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
+			first, last := span(start+i, tk, a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
 			s := scores[:max(last-first+1, 0)]
 			x := plainHalves.load(qbuf, &a.Query, r*d, d)
 			for e := range s {

@@ -7,7 +7,8 @@ import (
 
 // AttentionArgs is the record of Attention: dense attention of Tq query tokens over Tk key tokens. Query head h uses
 // key/value head h/(Hq/Hk). The logit of query i and key j is scale·q·k, then cap·tanh(logit/cap), then + mask. Query i
-// stands at position p = Tk - Tq + i (past keys come first); it sees keys j <= p when Causal, and only
+// stands at position p = Tk - Tq + i (past keys come first), or at QueryOffset + i when TopLeft; it sees keys j <= p when
+// Causal, and only
 // p-WindowLeft <= j <= p+WindowRight when Windowed. Sinks[h] is one more logit without a value. A row that sees no key
 // is zero.
 type AttentionArgs struct {
@@ -22,8 +23,10 @@ type AttentionArgs struct {
 	LogitsSoftCap float32       // >= 0, finite; 0 is none
 	WindowLeft    int32         // >= 0, and 0 unless Windowed
 	WindowRight   int32         // >= 0, and 0 unless Windowed
+	QueryOffset   int32         // position of query 0 when TopLeft; >= 0, and 0 unless TopLeft
 	Causal        bool
 	Windowed      bool
+	TopLeft       bool // positions are counted from the first key, not back from the last
 }
 
 // PagedAttentionArgs is the record of PagedAttention: R requests whose query tokens lie one after another and whose keys
@@ -68,7 +71,10 @@ var (
 	Attention = define(OpAttention, "attention", "attention", "dense",
 		"dense attention of packed queries over packed keys",
 		func(a *AttentionArgs) *OpError {
-			return first(headGroups(a.Query.Shape[1], a.Key.Shape[1], "key"),
+			if !a.TopLeft && a.QueryOffset != 0 {
+				return bad(ErrAttr, "query_offset", "%d without top_left", a.QueryOffset)
+			}
+			return first(headGroups(a.Query.Shape[1], a.Key.Shape[1], "key"), notNegativeInt("query_offset", a.QueryOffset),
 				logits(a.Scale, a.LogitsSoftCap, a.Windowed, a.WindowLeft, a.WindowRight))
 		})
 	PagedAttention = define(OpPagedAttention, "paged_attention", "attention", "paged_varlen",

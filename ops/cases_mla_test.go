@@ -53,7 +53,7 @@ func mlaCases() []opCase {
 			no("negative count", ErrAttr, "num_tokens", func(a *gather) { a.NumTokens = -1 }),
 			no("dst too small", ErrShape, "dst", func(a *gather) { a.Dst = ten(bf16, 4, 8) }),
 			no("too few requests", ErrShape, "token_to_seq", func(a *gather) { a.TokenToSeq = ten(i32, 4) }),
-			no("another dtype", ErrDType, "src_cache", func(a *gather) { a.SrcCache = ten(f32, 4, 2, 8) }),
+			no("another dtype", ErrDType, "dst", func(a *gather) { a.SrcCache = ten(f32, 4, 2, 8) }),
 			no("offsets", ErrShape, "cu_seq_lens", func(a *gather) { a.CuSeqLens = ten(i32, 2) }),
 			no("starts", ErrShape, "seq_starts", func(a *gather) { a.SeqStarts = ten(i32, 3) }),
 			no("no request", ErrShape, "block_table", func(a *gather) { a.BlockTable, a.CuSeqLens = ten(i32, 0, 3), ten(i32, 1) }),

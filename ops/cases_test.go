@@ -283,6 +283,9 @@ func basicCases() []opCase {
 			no("mask of other keys", ErrShape, "mask", func(a *AttentionArgs) { a.Mask = ten(f32, 2, 4) }),
 			no("sinks of other heads", ErrShape, "sinks", func(a *AttentionArgs) { a.Sinks = ten(f32, 2) }),
 			no("f16 output", ErrDType, "out", func(a *AttentionArgs) { a.Out = ten(f16, 2, 4, 6) }),
+			no("offset without top left", ErrAttr, "query_offset", func(a *AttentionArgs) { a.QueryOffset = 1 }),
+			no("offset negative", ErrAttr, "query_offset", func(a *AttentionArgs) { a.TopLeft, a.QueryOffset = true, -1 }),
+			ok("from the first key", func(a *AttentionArgs) { a.TopLeft, a.QueryOffset = true, 3 }),
 			ok("mask by head", func(a *AttentionArgs) { a.Mask = ten(f32, 4, 2, 5) }),
 			ok("window", func(a *AttentionArgs) {
 				a.Windowed, a.WindowLeft, a.WindowRight, a.LogitsSoftCap = true, 3, math.MaxInt32, 30

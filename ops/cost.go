@@ -251,12 +251,12 @@ func (t *tally) rotated(name string, x *tensor.Tensor, rotary int32) {
 	t.written(name, n)
 }
 
-// seen counts the keys that queries see: query i of n stands at position keys-n+i. first and end bound the keys that at
+// seen counts the keys that queries see: query i of n stands at position start+i. first and end bound the keys that at
 // least one of them sees, rows counts the queries that see any.
-func seen(n, keys int64, causal, windowed bool, left, right int32) (pairs, first, end, rows int64) {
+func seen(n, keys, start int64, causal, windowed bool, left, right int32) (pairs, first, end, rows int64) {
 	first = keys
 	for i := range n {
-		p := keys - n + i
+		p := start + i
 		lo, hi := int64(0), keys
 		if causal {
 			hi = min(hi, p+1)
@@ -276,7 +276,11 @@ func seen(n, keys int64, causal, windowed bool, left, right int32) (pairs, first
 func attentionCost(t *tally, a *AttentionArgs) {
 	tq, hq, d := a.Query.Shape[0], a.Query.Shape[1], a.Query.Shape[2]
 	tk, hk, dv := a.Key.Shape[0], a.Key.Shape[1], a.Value.Shape[2]
-	pairs, first, end, rows := seen(tq, tk, a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
+	start := tk - tq
+	if a.TopLeft {
+		start = int64(a.QueryOffset)
+	}
+	pairs, first, end, rows := seen(tq, tk, start, a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
 	t.FLOPs = 2 * float64(pairs) * float64(hq) * float64(d+dv)
 	t.read("query", rows*hq*rowBytes(&a.Query))
 	t.read("key", (end-first)*hk*rowBytes(&a.Key))
@@ -298,7 +302,7 @@ func pagedCost(t *tally, a *PagedAttentionArgs) {
 		if q0 < 0 || q1 <= q0 || lens[r] < 0 || page == 0 {
 			continue
 		}
-		p, first, end, n := seen(q1-q0, int64(lens[r]), a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
+		p, first, end, n := seen(q1-q0, int64(lens[r]), int64(lens[r])-(q1-q0), a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
 		pairs, keys, rows = pairs+p, keys+end-first, rows+n
 		if n > 0 {
 			pages += (end-1)/page - first/page + 1

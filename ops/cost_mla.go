@@ -38,7 +38,7 @@ var mlaCosts = costTable{
 			if lq <= 0 || lk < 0 {
 				continue
 			}
-			p, first, end, n := seen(lq, lk, a.Causal, false, 0, 0)
+			p, first, end, n := seen(lq, lk, lk-lq, a.Causal, false, 0, 0)
 			pairs, keys, rows = pairs+p, keys+end-first, rows+n
 		}
 		h := a.Query.Shape[1]

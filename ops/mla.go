@@ -12,11 +12,11 @@ import (
 // copies of the suffix.
 type MergeAttnStatesArgs struct {
 	registry.Header
-	Output                   tensor.Tensor `op:"out" shape:"T,H,D" dtype:"float" layout:"inner1"`
+	Output                   tensor.Tensor `op:"out" shape:"T,H,D" dtype:"like prefix_output" layout:"inner1"`
 	OutputLSE                tensor.Tensor `op:"out,opt" shape:"H,T" dtype:"f32" layout:"inner1"`
-	PrefixOutput             tensor.Tensor `op:"in" shape:"T,H,D" dtype:"like output" layout:"inner1"`
+	PrefixOutput             tensor.Tensor `op:"in" shape:"T,H,D" dtype:"float" layout:"inner1"`
 	PrefixLSE                tensor.Tensor `op:"in" shape:"H,T" dtype:"f32" layout:"inner1"`
-	SuffixOutput             tensor.Tensor `op:"in" shape:"T,H,D" dtype:"like output" layout:"inner1"`
+	SuffixOutput             tensor.Tensor `op:"in" shape:"T,H,D" dtype:"like prefix_output" layout:"inner1"`
 	SuffixLSE                tensor.Tensor `op:"in" shape:"H,T" dtype:"f32" layout:"inner1"`
 	PrefillTokensWithContext int64         // negative: all tokens; 0: none, all are copied from the suffix
 }
@@ -38,8 +38,8 @@ type ConcatAndCacheMLAArgs struct {
 // are an ErrValue.
 type GatherMLACacheArgs struct {
 	registry.Header
-	Dst        tensor.Tensor `op:"out" shape:"T,E" dtype:"float" layout:"inner1"` // T >= NumTokens
-	SrcCache   tensor.Tensor `op:"in" shape:"NB,BS,E" dtype:"like dst" layout:"inner1"`
+	Dst        tensor.Tensor `op:"out" shape:"T,E" dtype:"like src_cache" layout:"inner1"` // T >= NumTokens
+	SrcCache   tensor.Tensor `op:"in" shape:"NB,BS,E" dtype:"float" layout:"inner1"`
 	BlockTable tensor.Tensor `op:"in" shape:"B,MB" dtype:"i32" layout:"inner1"`
 	CuSeqLens  tensor.Tensor `op:"in" shape:"B+1" dtype:"i32"`
 	TokenToSeq tensor.Tensor `op:"in" shape:"N" dtype:"i32"` // N >= NumTokens
@@ -53,10 +53,10 @@ type GatherMLACacheArgs struct {
 // log-sum-exp of the logits. A request of length 0 gives zeros and -inf.
 type MLADecodeAttentionArgs struct {
 	registry.Header
-	Out         tensor.Tensor `op:"out" shape:"B,Hq,Dv" dtype:"float" layout:"inner1"` // Dv <= D
+	Out         tensor.Tensor `op:"out" shape:"B,Hq,Dv" dtype:"like query" layout:"inner1"` // Dv <= D
 	LSE         tensor.Tensor `op:"out,opt" shape:"B,Hq" dtype:"f32" layout:"inner1"`
-	Query       tensor.Tensor `op:"in" shape:"B,Hq,D" dtype:"like out" layout:"inner1"`
-	KVCache     tensor.Tensor `op:"in" shape:"NB,BS,D" dtype:"like out" layout:"inner1"`
+	Query       tensor.Tensor `op:"in" shape:"B,Hq,D" dtype:"float" layout:"inner1"`
+	KVCache     tensor.Tensor `op:"in" shape:"NB,BS,D" dtype:"like query" layout:"inner1"`
 	BlockTable  tensor.Tensor `op:"in" shape:"B,MB" dtype:"i32" layout:"inner1"`
 	SeqLens     tensor.Tensor `op:"in" shape:"B" dtype:"i32"`
 	Scale       float32       // > 0, finite
@@ -71,11 +71,11 @@ type MLADecodeAttentionArgs struct {
 // gives zeros and -inf. Offsets that fall or do not cover all rows are an ErrValue.
 type MLAPrefillAttentionArgs struct {
 	registry.Header
-	Out        tensor.Tensor `op:"out" shape:"Tq,H,Dv" dtype:"float" layout:"inner1"` // Dv <= D
+	Out        tensor.Tensor `op:"out" shape:"Tq,H,Dv" dtype:"like query" layout:"inner1"` // Dv <= D
 	LSE        tensor.Tensor `op:"out,opt" shape:"H,Tq" dtype:"f32" layout:"inner1"`
-	Query      tensor.Tensor `op:"in" shape:"Tq,H,D" dtype:"like out" layout:"inner1"`
-	Key        tensor.Tensor `op:"in" shape:"Tk,H,D" dtype:"like out" layout:"inner1"`
-	Value      tensor.Tensor `op:"in" shape:"Tk,H,Dv" dtype:"like out" layout:"inner1"`
+	Query      tensor.Tensor `op:"in" shape:"Tq,H,D" dtype:"float" layout:"inner1"`
+	Key        tensor.Tensor `op:"in" shape:"Tk,H,D" dtype:"like query" layout:"inner1"`
+	Value      tensor.Tensor `op:"in" shape:"Tk,H,Dv" dtype:"like query" layout:"inner1"`
 	CuSeqlensQ tensor.Tensor `op:"in" shape:"B+1" dtype:"i32"`
 	CuSeqlensK tensor.Tensor `op:"in" shape:"B+1" dtype:"i32"`
 	Scale      float32       // > 0, finite
@@ -88,9 +88,9 @@ type MLAPrefillAttentionArgs struct {
 // which there may be one for all.
 type ConcatMLANopeRopeArgs struct {
 	registry.Header
-	Out  tensor.Tensor `op:"out" shape:"T,H,D" dtype:"float" layout:"inner1"` // D = Dn + Dr
-	Nope tensor.Tensor `op:"in" shape:"T,H,Dn" dtype:"like out" layout:"inner1"`
-	Rope tensor.Tensor `op:"in" shape:"T,Hr,Dr" dtype:"like out" layout:"inner1"` // Hr is H or 1
+	Out  tensor.Tensor `op:"out" shape:"T,H,D" dtype:"like nope" layout:"inner1"` // D = Dn + Dr
+	Nope tensor.Tensor `op:"in" shape:"T,H,Dn" dtype:"float" layout:"inner1"`
+	Rope tensor.Tensor `op:"in" shape:"T,Hr,Dr" dtype:"like nope" layout:"inner1"` // Hr is H or 1
 }
 
 // Attention over latent rows, its cache, and the merge of partial results.

@@ -838,8 +838,10 @@ typedef struct opmux_attention_args {
 	float logits_soft_cap;
 	int32_t window_left;
 	int32_t window_right;
+	int32_t query_offset;
 	uint8_t causal;
 	uint8_t windowed;
+	uint8_t top_left;
 } opmux_attention_args;
 OPMUX_ASSERT(sizeof(opmux_attention_args) == 1128);
 OPMUX_ASSERT(offsetof(opmux_attention_args, call) == 0);
@@ -853,8 +855,10 @@ OPMUX_ASSERT(offsetof(opmux_attention_args, scale) == 1104);
 OPMUX_ASSERT(offsetof(opmux_attention_args, logits_soft_cap) == 1108);
 OPMUX_ASSERT(offsetof(opmux_attention_args, window_left) == 1112);
 OPMUX_ASSERT(offsetof(opmux_attention_args, window_right) == 1116);
-OPMUX_ASSERT(offsetof(opmux_attention_args, causal) == 1120);
-OPMUX_ASSERT(offsetof(opmux_attention_args, windowed) == 1121);
+OPMUX_ASSERT(offsetof(opmux_attention_args, query_offset) == 1120);
+OPMUX_ASSERT(offsetof(opmux_attention_args, causal) == 1124);
+OPMUX_ASSERT(offsetof(opmux_attention_args, windowed) == 1125);
+OPMUX_ASSERT(offsetof(opmux_attention_args, top_left) == 1126);
 
 /* paged_attention: attention of requests of any length over a paged cache. */
 typedef struct opmux_paged_attention_args {
@@ -898,11 +902,11 @@ OPMUX_ASSERT(offsetof(opmux_paged_attention_args, windowed) == 1481);
 /* merge_attn_states: two attention results over different keys put together by their log-sum-exps. */
 typedef struct opmux_merge_attn_states_args {
 	opmux_call call;
-	opmux_tensor output; /* out [T,H,D] float, inner1 */
+	opmux_tensor output; /* out [T,H,D] like prefix_output, inner1 */
 	opmux_tensor output_lse; /* out opt [H,T] f32, inner1 */
-	opmux_tensor prefix_output; /* in [T,H,D] like output, inner1 */
+	opmux_tensor prefix_output; /* in [T,H,D] float, inner1 */
 	opmux_tensor prefix_lse; /* in [H,T] f32, inner1 */
-	opmux_tensor suffix_output; /* in [T,H,D] like output, inner1 */
+	opmux_tensor suffix_output; /* in [T,H,D] like prefix_output, inner1 */
 	opmux_tensor suffix_lse; /* in [H,T] f32, inner1 */
 	int64_t prefill_tokens_with_context;
 } opmux_merge_attn_states_args;
@@ -951,8 +955,8 @@ OPMUX_ASSERT(offsetof(opmux_concat_and_cache_mla_args, slot_mapping) == 576);
 /* gather_mla_cache: latent rows of requests copied out of their pages. */
 typedef struct opmux_gather_mla_cache_args {
 	opmux_call call;
-	opmux_tensor dst; /* out [T,E] float, inner1 */
-	opmux_tensor src_cache; /* in [NB,BS,E] like dst, inner1 */
+	opmux_tensor dst; /* out [T,E] like src_cache, inner1 */
+	opmux_tensor src_cache; /* in [NB,BS,E] float, inner1 */
 	opmux_tensor block_table; /* in [B,MB] i32, inner1 */
 	opmux_tensor cu_seq_lens; /* in [B+1] i32, contig */
 	opmux_tensor token_to_seq; /* in [N] i32, contig */
@@ -972,10 +976,10 @@ OPMUX_ASSERT(offsetof(opmux_gather_mla_cache_args, num_tokens) == 1104);
 /* mla_decode_attention: attention of one token a request over paged latent rows that all heads share. */
 typedef struct opmux_mla_decode_attention_args {
 	opmux_call call;
-	opmux_tensor out; /* out [B,Hq,Dv] float, inner1 */
+	opmux_tensor out; /* out [B,Hq,Dv] like query, inner1 */
 	opmux_tensor lse; /* out opt [B,Hq] f32, inner1 */
-	opmux_tensor query; /* in [B,Hq,D] like out, inner1 */
-	opmux_tensor kv_cache; /* in [NB,BS,D] like out, inner1 */
+	opmux_tensor query; /* in [B,Hq,D] float, inner1 */
+	opmux_tensor kv_cache; /* in [NB,BS,D] like query, inner1 */
 	opmux_tensor block_table; /* in [B,MB] i32, inner1 */
 	opmux_tensor seq_lens; /* in [B] i32, contig */
 	float scale;
@@ -997,11 +1001,11 @@ OPMUX_ASSERT(offsetof(opmux_mla_decode_attention_args, max_seq_len) == 1112);
 /* mla_prefill_attention: attention of packed requests whose values are narrower than their keys. */
 typedef struct opmux_mla_prefill_attention_args {
 	opmux_call call;
-	opmux_tensor out; /* out [Tq,H,Dv] float, inner1 */
+	opmux_tensor out; /* out [Tq,H,Dv] like query, inner1 */
 	opmux_tensor lse; /* out opt [H,Tq] f32, inner1 */
-	opmux_tensor query; /* in [Tq,H,D] like out, inner1 */
-	opmux_tensor key; /* in [Tk,H,D] like out, inner1 */
-	opmux_tensor value; /* in [Tk,H,Dv] like out, inner1 */
+	opmux_tensor query; /* in [Tq,H,D] float, inner1 */
+	opmux_tensor key; /* in [Tk,H,D] like query, inner1 */
+	opmux_tensor value; /* in [Tk,H,Dv] like query, inner1 */
 	opmux_tensor cu_seqlens_q; /* in [B+1] i32, contig */
 	opmux_tensor cu_seqlens_k; /* in [B+1] i32, contig */
 	float scale;
@@ -1026,9 +1030,9 @@ OPMUX_ASSERT(offsetof(opmux_mla_prefill_attention_args, causal) == 1292);
 /* concat_mla_nope_rope: heads put together of a part without positions and a rotated one. */
 typedef struct opmux_concat_mla_nope_rope_args {
 	opmux_call call;
-	opmux_tensor out; /* out [T,H,D] float, inner1 */
-	opmux_tensor nope; /* in [T,H,Dn] like out, inner1 */
-	opmux_tensor rope; /* in [T,Hr,Dr] like out, inner1 */
+	opmux_tensor out; /* out [T,H,D] like nope, inner1 */
+	opmux_tensor nope; /* in [T,H,Dn] float, inner1 */
+	opmux_tensor rope; /* in [T,Hr,Dr] like nope, inner1 */
 } opmux_concat_mla_nope_rope_args;
 OPMUX_ASSERT(sizeof(opmux_concat_mla_nope_rope_args) == 576);
 OPMUX_ASSERT(offsetof(opmux_concat_mla_nope_rope_args, call) == 0);

@@ -256,6 +256,15 @@ func attentionCases(b *builder) {
 			Want:   map[string][]float64{"out": repeat(tq*hq, func(i int) float64 { return float64(i % hq / (hq / hk)) })}})
 	}
 	logitCases(b)
+	for name, attrs := range map[string]map[string]any{
+		"causal": {"causal": true}, "window": {"causal": true, "windowed": true, "window_left": 4}, "later": {"causal": true, "query_offset": 9},
+		"window beyond the keys": {"windowed": true, "window_left": 3, "query_offset": 25},
+	} {
+		attrs["top_left"] = true
+		b.add("from the first key/"+name, Case{Shape: Shape{"Tq": 17, "Tk": 33}, Attrs: attrs})
+	}
+	b.add("first of its own", Case{Shape: Shape{"Tq": 2, "Tk": 3, "Hq": 1, "Hk": 1, "D": 1, "Dv": 1}, Attrs: map[string]any{"causal": true, "top_left": true, "scale": 1},
+		Values: map[string][]float64{"query": {0, 0}, "value": {2, 4, 100}}, Want: map[string][]float64{"out": {2, 3}}})
 	for _, tk := range []int64{255, 256, 257, 1300} {
 		b.add(fmt.Sprintf("long/%d", tk), Case{Shape: Shape{"Tq": 37, "Tk": tk, "Hq": 6, "Hk": 3, "D": 20, "Dv": 20}, Attrs: map[string]any{"causal": true}})
 	}

@@ -161,7 +161,7 @@ func latentReadCases(b *builder) {
 
 func latentDecodeCases(b *builder) {
 	for _, t := range []tensor.DType{tensor.F32, tensor.F16, tensor.BF16} {
-		b.add(fmt.Sprintf("ragged/%v", t), Case{Shape: Shape{"B": 4}, Types: map[string]tensor.DType{"out": t}, With: []string{"lse"}, Strided: t == tensor.BF16, Values: map[string][]float64{"seq_lens": {1, 0, 70, 33}}})
+		b.add(fmt.Sprintf("ragged/%v", t), Case{Shape: Shape{"B": 4}, Types: map[string]tensor.DType{"query": t}, With: []string{"lse"}, Strided: t == tensor.BF16, Values: map[string][]float64{"seq_lens": {1, 0, 70, 33}}})
 	}
 	b.add("latent of 512", Case{Shape: Shape{"B": 2, "Hq": 16, "D": 576, "Dv": 512, "Tk": 130, "BS": 64}, Attrs: map[string]any{"scale": 0.05, "num_kv_splits": 4, "max_seq_len": 130}})
 	b.add("nothing", Case{Shape: Shape{"B": 2}, With: []string{"lse"}, Values: map[string][]float64{"seq_lens": {0, 0}}})
@@ -177,7 +177,7 @@ func latentDecodeCases(b *builder) {
 func latentPrefillCases(b *builder) {
 	for _, t := range []tensor.DType{tensor.F32, tensor.F16, tensor.BF16} {
 		for _, causal := range []bool{false, true} {
-			b.add(fmt.Sprintf("ragged/%v/causal %v", t, causal), Case{Shape: Shape{"Tq": 12, "Tk": 40, "B": 4}, Types: map[string]tensor.DType{"out": t}, With: []string{"lse"}, Strided: t == tensor.F16,
+			b.add(fmt.Sprintf("ragged/%v/causal %v", t, causal), Case{Shape: Shape{"Tq": 12, "Tk": 40, "B": 4}, Types: map[string]tensor.DType{"query": t}, With: []string{"lse"}, Strided: t == tensor.F16,
 				Attrs: map[string]any{"causal": causal, "max_seqlen_q": 5, "max_seqlen_k": 30}, Values: map[string][]float64{"cu_seqlens_q": {0, 3, 3, 8, 12}, "cu_seqlens_k": {0, 5, 10, 12, 40}}})
 		}
 	}
