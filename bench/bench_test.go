@@ -601,7 +601,7 @@ func TestEveryOp(t *testing.T) {
 			o.Kernel = "reference"
 		}
 		for symbol, n := range map[string]int64{"H": 64, "N": 32, "K": 256, "V": 1000, "D": 128, "Tk": 20, "NB": 3, "P": 100} {
-			if slices.Contains(sample.Symbols(desc), symbol) && !derived(desc.Name, symbol) {
+			if _, own := usualOf[desc.Name][symbol]; !own && slices.Contains(sample.FreeSymbols(desc), symbol) {
 				o.Shape[symbol] = []int64{n}
 			}
 		}
@@ -622,7 +622,7 @@ func TestEveryOp(t *testing.T) {
 
 func TestCases(t *testing.T) {
 	r, d := newBed(t, 1<<16)
-	o := Options{Registry: r, Device: d, Op: "gemm.*", Formats: []string{"q4_0", "f16"}, M: []int64{1, 512}, N: []int64{64}, Seed: 3}
+	o := Options{Registry: r, Device: d, Op: "gemm.*n[nt]", Formats: []string{"q4_0", "f16"}, M: []int64{1, 512}, N: []int64{64}, Seed: 3}
 	list, skipped, err := o.jobs()
 	require.NoError(t, err)
 	var texts []string
@@ -633,9 +633,10 @@ func TestCases(t *testing.T) {
 	require.Equal(t, []string{
 		"matmul f16/M=1/N=64/K=4096", "matmul f16/M=512/N=64/K=4096",
 		"matmul_bt f16/M=1/N=64/K=4096", "matmul_bt f16/M=512/N=64/K=4096",
+		"batched_matmul f16/G=32/M=1/N=64/K=128", "batched_matmul f16/G=32/M=512/N=64/K=128",
 		"matmul_bt_quant q4_0/M=1/N=64/K=4096", "matmul_bt_quant q4_0/M=512/N=64/K=4096",
 	}, texts)
-	require.Len(t, skipped, 6)
+	require.Len(t, skipped, 8)
 	require.Equal(t, tensor.F16, list[2].c.Types["b"])
 
 	o = Options{Registry: r, Device: d, Op: "paged_attention", Formats: []string{"q8_0"}, M: []int64{4}, Shape: map[string][]int64{"R": {4}, "Tk": {100, 200}}, Attrs: map[string]any{"causal": false}}

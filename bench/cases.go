@@ -37,6 +37,41 @@ var usualOf = map[string]sample.Shape{
 	"apply_logit_bias":        {"N": 1, "M": 16},
 	"apply_token_mask":        {"N": 1, "M": 16},
 	"apply_allowed_token_ids": {"N": 1},
+
+	// The layers of other kinds of model: gated delta nets with 16 key heads and 32 value heads of 128, of which a prompt has 64
+	// tokens; experts of 768 of a hidden size of 2048, 8 of them for each token.
+	"causal_conv1d_fwd":      {"T": 64, "C": 8192, "N": 1, "K": 4},
+	"causal_conv1d_update":   {"B": 1, "C": 8192, "K": 4},
+	"gdn_prefill":            {"T": 64, "N": 1, "Hk": 16, "Hv": 32, "Dk": 128, "Dv": 128},
+	"gdn_decode":             {"B": 1, "Hk": 16, "Hv": 32, "Dk": 128, "Dv": 128},
+	"gdn_packed_decode":      {"B": 1, "Hk": 16, "Hv": 32, "Dk": 128, "Dv": 128},
+	"gdn_post_conv":          {"Hk": 16, "Hv": 32, "Dk": 128, "Dv": 128},
+	"gdn_state_gather":       {"N": 1, "S": 8, "H": 524288},
+	"gdn_state_scatter":      {"N": 1, "S": 8, "H": 524288},
+	"gdn_g_beta":             {"Hv": 32},
+	"gdn_conv_split":         {"Q": 2048, "V": 4096},
+	"moe_router_topk":        {"E": 128, "K": 8},
+	"moe_softmax_topk":       {"E": 128, "K": 8},
+	"moe_sigmoid_topk":       {"E": 128, "K": 8},
+	"moe_combine":            {"H": 2048, "K": 8},
+	"moe_combine_gate":       {"H": 2048, "K": 8},
+	"moe_add_bias":           {"H": 2048, "K": 8, "E": 128},
+	"moe_grouped_gemm":       {"P": 8, "R": 8, "N": 768, "K": 2048, "E": 16},
+	"moe_grouped_gemm_bf16":  {"P": 8, "R": 8, "N": 768, "K": 2048, "E": 16},
+	"moe_grouped_gemm_nvfp4": {"P": 8, "R": 8, "N": 768, "K": 2048, "E": 16},
+	"mla_decode_attention":   {"B": 1, "Hq": 16, "D": 576, "Dv": 512},
+	"mla_prefill_attention":  {"Tq": 64, "Tk": 64, "H": 16, "D": 192, "Dv": 128},
+	"merge_attn_states":      {"H": 32},
+	"concat_and_cache_mla":   {"Tk": 1, "L": 512, "Dr": 64, "NB": 64},
+	"gather_mla_cache":       {"T": 64, "N": 64, "B": 1, "E": 576},
+	"concat_mla_nope_rope":   {"H": 16, "Dn": 128, "Dr": 64},
+	"silu_mul_fp4_quant":     {"V": 14336},
+	"silu_and_mul_fp4_quant": {"V": 28672},
+	"swizzle_blockscale":     {"R": 4096, "C": 256},
+	"gelu_and_mul":           {"D": 14336},
+	"layer_norm":             {"D": 4096},
+	"top_k":                  {"K": 64, "N": 128256},
+	"batched_matmul":         {"G": 32, "M": 1, "N": 512, "K": 128},
 }
 
 // usualAttrs are attributes that belong to these calls, and usualTypes operands that stand in them though they may be
@@ -167,11 +202,11 @@ func names(set map[tensor.DType]bool) string {
 
 // shapes lists the combinations of the extents that are given for d. used collects those of their symbols that it has.
 func (o *Options) shapes(d registry.Descriptor, used map[string]bool) ([]sample.Shape, error) {
-	symbols := sample.Symbols(d)
+	symbols := sample.FreeSymbols(d)
 	base := sample.Shape{}
 	for _, from := range []sample.Shape{usual, usualOf[d.Name]} {
 		for s, n := range from {
-			if slices.Contains(symbols, s) && !derived(d.Name, s) {
+			if slices.Contains(symbols, s) {
 				base[s] = n
 			}
 		}
@@ -215,17 +250,6 @@ func (o *Options) shapes(d registry.Descriptor, used map[string]bool) ([]sample.
 		}
 	}
 	return list, nil
-}
-
-// derived reports whether an op's symbol of a usual name follows from others.
-func derived(op, symbol string) bool {
-	switch op {
-	case "rope_neox", "rope_cos_sin_cache":
-		return symbol == "P"
-	case "rope_from_cache":
-		return symbol == "R"
-	}
-	return false
 }
 
 // job makes a case. The error says why the op has none such.
@@ -292,7 +316,7 @@ func formatOperand(d registry.Descriptor) (found *registry.Operand) {
 			rank = 4
 		case strings.Contains(p.DType, "q8_0"):
 			rank = 3
-		case !strings.Contains(p.DType, "float") && p.DType != "f32":
+		case !takesF32(p):
 			continue
 		}
 		if rank > best {
@@ -300,6 +324,12 @@ func formatOperand(d registry.Descriptor) (found *registry.Operand) {
 		}
 	}
 	return found
+}
+
+// takesF32 reports whether numbers may stand in an operand.
+func takesF32(p *registry.Operand) bool {
+	list, err := sample.DTypes(p)
+	return err == nil && slices.Contains(list, tensor.F32)
 }
 
 // caseText is a format and extents in the order of the op's operands: "q4_0/M=1/N=4096/K=4096".
