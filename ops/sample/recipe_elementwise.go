@@ -143,12 +143,10 @@ func momentSize(want *Args, output string) (func(i int) float64, error) {
 		return func(int) float64 { return top }, nil
 	}
 	rec := want.rec.Elem()
-	e, n := rec.FieldByName("Eps").Float(), len(x)
+	e, t := rec.FieldByName("Eps").Float(), want.Tensor("x")
+	n := int(max(t.Last(), 1))
 	if f := rec.FieldByName("NumGroups"); f.IsValid() {
-		t := want.Tensor("x")
 		n = int(max(t.Numel()/max(t.Shape[0]*f.Int(), 1), 1))
-	} else {
-		n = int(max(want.Tensor("x").Last(), 1))
 	}
 	rows := make([]float64, len(x)/n)
 	for i := range rows {
