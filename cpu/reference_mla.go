@@ -12,6 +12,8 @@ import (
 // mlaReference registers the oracle's kernels of latent attention, its cache, and the named forms of attention.
 func (g *registrar) mlaReference() {
 	t, exact := reference, registry.Traits{BatchInvariant: true, BitExact: true}
+	add(g, t, ops.MHAPrefill, refMHAPrefill, exact, nil)
+	add(g, t, ops.MHADecodeWithKVCache, refMHADecodeWithKVCache, exact, nil)
 	add(g, t, ops.MergeAttnStates, refMergeAttnStates, exact, nil)
 	add(g, t, ops.ConcatAndCacheMLA, refConcatAndCacheMLA, exact, nil)
 	add(g, t, ops.GatherMLACache, refGatherMLACache, exact, nil)

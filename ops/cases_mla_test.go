@@ -98,5 +98,36 @@ func mlaCases() []opCase {
 			no("no rope", ErrShape, "rope", func(a *concat) { a.Out, a.Rope = ten(bf16, 3, 2, 6), ten(bf16, 3, 2, 0) }),
 			ok("one for all", func(a *concat) { a.Rope = ten(bf16, 3, 1, 2) }),
 		),
+		caseOf(MHAPrefill, MHAPrefillArgs{Out: ten(f32, 5, 4, 6), LSE: ten(f32, 4, 5), Query: ten(bf16, 5, 4, 8), Key: ten(bf16, 7, 2, 8), Value: ten(bf16, 7, 2, 6), CuSeqlensQ: ints32(0, 2, 5), CuSeqlensK: ints32(0, 3, 7), Scale: 1},
+			no("heads not a multiple", ErrShape, "key", func(a *MHAPrefillArgs) { a.Key, a.Value = ten(bf16, 7, 3, 8), ten(bf16, 7, 3, 6) }),
+			no("other width", ErrShape, "key", func(a *MHAPrefillArgs) { a.Key = ten(bf16, 7, 2, 6) }),
+			no("other dtype", ErrDType, "value", func(a *MHAPrefillArgs) { a.Value = ten(f16, 7, 2, 6) }),
+			no("other requests", ErrShape, "cu_seqlens_k", func(a *MHAPrefillArgs) { a.CuSeqlensK = ten(i32, 4) }),
+			no("i64 offsets", ErrDType, "cu_seqlens_q", func(a *MHAPrefillArgs) { a.CuSeqlensQ = ten(i64, 3) }),
+			no("lse by token", ErrShape, "lse", func(a *MHAPrefillArgs) { a.LSE = ten(f32, 5, 4) }),
+			no("scale", ErrAttr, "scale", func(a *MHAPrefillArgs) { a.Scale = 0 }),
+			no("window without windowed", ErrAttr, "windowed", func(a *MHAPrefillArgs) { a.WindowLeft = 1 }),
+			no("soft cap", ErrAttr, "logits_soft_cap", func(a *MHAPrefillArgs) { a.LogitsSoftCap = nan }),
+			ok("all of it", func(a *MHAPrefillArgs) {
+				a.Causal, a.Windowed, a.WindowLeft, a.LogitsSoftCap, a.Sinks = true, true, 3, 5, ten(f32, 4)
+			}),
+		),
+		caseOf(MHADecodeWithKVCache, MHADecodeWithKVCacheArgs{Out: ten(f32, 2, 1, 4, 32), LSE: ten(f32, 2, 4, 1), Query: ten(bf16, 2, 1, 4, 32), NewK: ten(bf16, 2, 1, 2, 32), NewV: ten(bf16, 2, 1, 2, 32),
+			KCache: pagesOf(f16, 0, 5, 2, 2, 32), VCache: pagesOf(f16, 1, 5, 2, 2, 32), BlockTable: ten(i32, 2, 3), SeqLens: ints32(1, 4), Scale: 1, Causal: true},
+			no("heads not a multiple", ErrShape, "k_cache", func(a *MHADecodeWithKVCacheArgs) {
+				a.Query, a.Out, a.LSE = ten(bf16, 2, 1, 3, 32), ten(f32, 2, 1, 3, 32), tensor.Tensor{}
+			}),
+			no("keys alone", ErrAttr, "new_v", func(a *MHADecodeWithKVCacheArgs) { a.NewV = tensor.Tensor{} }),
+			no("new heads", ErrShape, "k_cache", func(a *MHADecodeWithKVCacheArgs) { a.NewK, a.NewV = ten(bf16, 2, 1, 4, 32), ten(bf16, 2, 1, 4, 32) }),
+			no("new dtype", ErrDType, "new_k", func(a *MHADecodeWithKVCacheArgs) { a.NewK = ten(f32, 2, 1, 2, 32) }),
+			no("pages of no rows", ErrShape, "k_cache", func(a *MHADecodeWithKVCacheArgs) { a.KCache, a.VCache = ten(f16, 5, 0, 2, 32), ten(f16, 5, 0, 2, 32) }),
+			no("caches of two dtypes", ErrDType, "v_cache", func(a *MHADecodeWithKVCacheArgs) { a.VCache = ten(bf16, 5, 2, 2, 32) }),
+			no("other requests", ErrShape, "seq_lens", func(a *MHADecodeWithKVCacheArgs) { a.SeqLens = ten(i32, 3) }),
+			no("scale", ErrAttr, "scale", func(a *MHADecodeWithKVCacheArgs) { a.Scale = inf }),
+			ok("nothing new", func(a *MHADecodeWithKVCacheArgs) { a.NewK, a.NewV = tensor.Tensor{}, tensor.Tensor{} }),
+			ok("q8_0", func(a *MHADecodeWithKVCacheArgs) {
+				a.KCache, a.VCache = ten(tensor.Q8_0, 5, 2, 2, 32), ten(tensor.Q8_0, 5, 2, 2, 32)
+			}),
+		),
 	}
 }

@@ -47,22 +47,28 @@ var mlaCosts = costTable{
 		t.read("key", keys*h*rowBytes(&a.Key))
 		t.read("value", keys*h*rowBytes(&a.Value))
 	}),
-	OpConcatMLANopeRope: moved,
+	OpConcatMLANopeRope:    moved,
+	OpMHAPrefill:           cost(prefillCost),
+	OpMHADecodeWithKVCache: cost(decodeCost),
 }
 
 // mlaSymbols is for the same ops.
 var mlaSymbols = symbolTable{
-	"merge_attn_states T":      {"tokens", true, []string{"num_tokens"}},
-	"concat_and_cache_mla Tk":  {"tokens", true, []string{"num_tokens"}},
-	"concat_and_cache_mla L":   {"elements", false, []string{"kv_lora_rank"}},
-	"concat_and_cache_mla Dr":  {"elements", false, []string{"qk_rope_head_dim"}},
-	"gather_mla_cache T":       {"rows", true, nil},
-	"gather_mla_cache N":       {"entries", true, nil},
-	"gather_mla_cache B":       {"requests", true, []string{"batch_size"}},
-	"mla_decode_attention B":   {"requests", true, []string{"batch_size"}},
-	"mla_prefill_attention Tq": {"tokens", true, []string{"num_tokens"}},
-	"mla_prefill_attention B":  {"requests", true, []string{"batch_size"}},
-	"concat_mla_nope_rope T":   {"tokens", true, []string{"num_tokens"}},
-	"concat_mla_nope_rope Dn":  {"elements", false, []string{"qk_nope_head_dim"}},
-	"concat_mla_nope_rope Dr":  {"elements", false, []string{"qk_rope_head_dim"}},
+	"merge_attn_states T":       {"tokens", true, []string{"num_tokens"}},
+	"concat_and_cache_mla Tk":   {"tokens", true, []string{"num_tokens"}},
+	"concat_and_cache_mla L":    {"elements", false, []string{"kv_lora_rank"}},
+	"concat_and_cache_mla Dr":   {"elements", false, []string{"qk_rope_head_dim"}},
+	"gather_mla_cache T":        {"rows", true, nil},
+	"gather_mla_cache N":        {"entries", true, nil},
+	"gather_mla_cache B":        {"requests", true, []string{"batch_size"}},
+	"mla_decode_attention B":    {"requests", true, []string{"batch_size"}},
+	"mla_prefill_attention Tq":  {"tokens", true, []string{"num_tokens"}},
+	"mla_prefill_attention B":   {"requests", true, []string{"batch_size"}},
+	"mha_prefill Tq":            {"tokens", true, []string{"num_tokens"}},
+	"mha_prefill R":             {"requests", true, []string{"batch_size"}},
+	"mha_decode_with_kvcache R": {"requests", true, []string{"batch_size"}},
+	"mha_decode_with_kvcache L": {"tokens", true, []string{"q_len"}},
+	"concat_mla_nope_rope T":    {"tokens", true, []string{"num_tokens"}},
+	"concat_mla_nope_rope Dn":   {"elements", false, []string{"qk_nope_head_dim"}},
+	"concat_mla_nope_rope Dr":   {"elements", false, []string{"qk_rope_head_dim"}},
 }

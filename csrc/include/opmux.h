@@ -266,6 +266,8 @@ enum {
 	OPMUX_OP_MOE_ALIGN_BLOCK_SIZE = 107,
 	OPMUX_OP_MOE_GROUPED_GEMM = 108,
 	OPMUX_OP_MOE_ADD_BIAS = 109,
+	OPMUX_OP_MHA_PREFILL = 110,
+	OPMUX_OP_MHA_DECODE_WITH_KVCACHE = 111,
 };
 
 /* A status word: code (bits 0-7), reason (8-15), flags (16-23), payload (24-63). 0 is OK. */
@@ -2235,6 +2237,80 @@ OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, x) == 224);
 OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, bias) == 400);
 OPMUX_ASSERT(offsetof(opmux_moe_add_bias_args, ids) == 576);
+
+/* mha_prefill: dense attention of packed sequences of any length. */
+typedef struct opmux_mha_prefill_args {
+	opmux_call call;
+	opmux_tensor out; /* out [Tq,Hq,Dv] outfloat, contig */
+	opmux_tensor lse; /* out opt [Hq,Tq] f32, contig */
+	opmux_tensor query; /* in [Tq,Hq,D] float, contig */
+	opmux_tensor key; /* in [Tk,Hk,D] like query, contig */
+	opmux_tensor value; /* in [Tk,Hk,Dv] like query, contig */
+	opmux_tensor cu_seqlens_q; /* in [R+1] i32, contig */
+	opmux_tensor cu_seqlens_k; /* in [R+1] i32, contig */
+	opmux_tensor sinks; /* in opt [Hq] f32, contig */
+	float scale;
+	float logits_soft_cap;
+	int32_t window_left;
+	int32_t window_right;
+	uint8_t causal;
+	uint8_t windowed;
+} opmux_mha_prefill_args;
+OPMUX_ASSERT(sizeof(opmux_mha_prefill_args) == 1480);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, lse) == 224);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, query) == 400);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, key) == 576);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, value) == 752);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, cu_seqlens_q) == 928);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, cu_seqlens_k) == 1104);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, sinks) == 1280);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, scale) == 1456);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, logits_soft_cap) == 1460);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, window_left) == 1464);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, window_right) == 1468);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, causal) == 1472);
+OPMUX_ASSERT(offsetof(opmux_mha_prefill_args, windowed) == 1473);
+
+/* mha_decode_with_kvcache: attention of the last tokens of requests over a paged cache, to which their keys and values may be written first. */
+typedef struct opmux_mha_decode_with_kvcache_args {
+	opmux_call call;
+	opmux_tensor out; /* out [R,L,Hq,D] outfloat, contig */
+	opmux_tensor lse; /* out opt [R,Hq,L] f32, contig */
+	opmux_tensor query; /* in [R,L,Hq,D] float, contig */
+	opmux_tensor new_k; /* in opt [R,L,Hk,D] like query, contig */
+	opmux_tensor new_v; /* in opt [R,L,Hk,D] like query, contig */
+	opmux_tensor k_cache; /* inout [NB,BS,Hk,D] float q8_0, pages */
+	opmux_tensor v_cache; /* inout [NB,BS,Hk,D] like k_cache, pages */
+	opmux_tensor block_table; /* in [R,MB] i32, contig */
+	opmux_tensor seq_lens; /* in [R] i32, contig */
+	opmux_tensor sinks; /* in opt [Hq] f32, contig */
+	float scale;
+	float logits_soft_cap;
+	int32_t window_left;
+	int32_t window_right;
+	uint8_t causal;
+	uint8_t windowed;
+} opmux_mha_decode_with_kvcache_args;
+OPMUX_ASSERT(sizeof(opmux_mha_decode_with_kvcache_args) == 1832);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, call) == 0);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, out) == 48);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, lse) == 224);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, query) == 400);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, new_k) == 576);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, new_v) == 752);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, k_cache) == 928);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, v_cache) == 1104);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, block_table) == 1280);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, seq_lens) == 1456);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, sinks) == 1632);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, scale) == 1808);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, logits_soft_cap) == 1812);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, window_left) == 1816);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, window_right) == 1820);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, causal) == 1824);
+OPMUX_ASSERT(offsetof(opmux_mha_decode_with_kvcache_args, windowed) == 1825);
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,9 @@ import (
 
 // mlaRecipes is for latent attention, its cache, and the named forms of attention.
 var mlaRecipes = recipeTable{
-	"merge_attn_states": {shape: Shape{"T": 5, "H": 3, "D": 19}, big: Shape{"T": 33, "H": 4, "D": 100}, attrs: fixed("prefill_tokens_with_context", -1), least: Shape{"H": 1, "D": 1}, fills: sums, cases: mergeCases},
+	"mha_prefill":             mhaPrefill,
+	"mha_decode_with_kvcache": mhaDecode,
+	"merge_attn_states":       {shape: Shape{"T": 5, "H": 3, "D": 19}, big: Shape{"T": 33, "H": 4, "D": 100}, attrs: fixed("prefill_tokens_with_context", -1), least: Shape{"H": 1, "D": 1}, fills: sums, cases: mergeCases},
 	"concat_and_cache_mla": {shape: Shape{"Tk": 5, "L": 32, "Dr": 8, "NB": 4, "BS": 8}, big: Shape{"Tk": 33, "L": 512, "Dr": 64, "NB": 9, "BS": 16}, derived: []string{"S", "E"}, derive: latentSlots,
 		fill: fillers{"slot_mapping": slotFill}, least: Shape{"L": 1, "Dr": 1, "NB": 1, "BS": 1}, fills: anyFill, cases: latentWriteCases},
 	"gather_mla_cache": {shape: Shape{"T": 9, "B": 2, "E": 40, "BS": 4}, big: Shape{"T": 70, "B": 3, "E": 576, "BS": 16}, derived: []string{"NB", "MB", "N"}, derive: contextPages,
@@ -32,9 +34,11 @@ var mlaRecipes = recipeTable{
 
 // mlaTolerances is for those of them whose results are not exact.
 var mlaTolerances = toleranceTable{
-	"merge_attn_states":     {ulps: 2, sum: 8, terms: extentOf("")},
-	"mla_decode_attention":  {ulps: 2, sum: 8, terms: func(s Shape) int64 { return s["MB"]*s["BS"] + s["D"] }, size: latentSize("kv_cache", "kv_cache")},
-	"mla_prefill_attention": {ulps: 2, sum: 8, terms: func(s Shape) int64 { return s["Tk"] + s["D"] }, size: latentSize("key", "value")},
+	"mha_prefill":             {ulps: 2, sum: 8, terms: func(s Shape) int64 { return s["Tk"] + s["D"] }, size: latentSize("key", "value")},
+	"mha_decode_with_kvcache": {ulps: 2, sum: 8, terms: func(s Shape) int64 { return s["MB"]*s["BS"] + s["D"] }, size: latentSize("k_cache", "v_cache")},
+	"merge_attn_states":       {ulps: 2, sum: 8, terms: extentOf("")},
+	"mla_decode_attention":    {ulps: 2, sum: 8, terms: func(s Shape) int64 { return s["MB"]*s["BS"] + s["D"] }, size: latentSize("kv_cache", "kv_cache")},
+	"mla_prefill_attention":   {ulps: 2, sum: 8, terms: func(s Shape) int64 { return s["Tk"] + s["D"] }, size: latentSize("key", "value")},
 }
 
 // latentSize is the size of values, or of logits for lse, times what an error of the logits makes of it.
