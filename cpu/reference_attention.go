@@ -14,7 +14,7 @@ func refAttention(t *tier, q *registry.Queue, a *ops.AttentionArgs) registry.Sta
 	defer j.end()
 	tq, hq, d := int(a.Query.Shape[0]), int(a.Query.Shape[1]), int(a.Query.Shape[2])
 	tk, dv := int(a.Key.Shape[0]), int(a.Value.Shape[2])
-	if err := j.layout(0, 4*(tk+2*d+2*dv)); err != nil {
+	if err := j.layout(0, 4*(2*tk+5*d+5*dv)); err != nil {
 		return a.Fail(err)
 	}
 	j.each(tq*hq, float64(tk*(d+dv+20)), func(j *job, lo, hi, worker int) {
@@ -22,7 +22,8 @@ func refAttention(t *tier, q *registry.Queue, a *ops.AttentionArgs) registry.Sta
 		hq, d := int(a.Query.Shape[1]), int(a.Query.Shape[2])
 		tq, tk, hk, dv := int(a.Query.Shape[0]), int(a.Key.Shape[0]), int(a.Key.Shape[1]), int(a.Value.Shape[2])
 		local := own[float32](j, worker)
-		scores, qbuf, kbuf, out, vbuf := local[:tk], local[tk:][:d], local[tk+d:][:d], local[tk+2*d:][:dv], local[tk+2*d+dv:][:dv]
+		scores, stage, qbuf, kbuf := local[:tk], local[tk:][:tk], local[2*tk:][:d], local[2*tk+d:][:4*d]
+		out, vbuf := local[2*tk+5*d:][:dv], local[2*tk+5*d+dv:][:4*dv]
 		start := tk - tq // position of query 0
 		if a.TopLeft {
 			start = int(a.QueryOffset)
@@ -33,17 +34,41 @@ func refAttention(t *tier, q *registry.Queue, a *ops.AttentionArgs) registry.Sta
 			first, last := span(start+i, tk, a.Causal, a.Windowed, a.WindowLeft, a.WindowRight)
 			s := scores[:max(last-first+1, 0)]
 			x := plainHalves.load(qbuf, &a.Query, r*d, d)
-			for e := range s {
-				s[e] = logit(x, plainHalves.load(kbuf, &a.Key, ((first+e)*hk+g)*d, d), a.Scale, a.LogitsSoftCap)
-				if a.Mask.Present() {
+			logitsOf(s, x, kbuf, a.Scale, a.LogitsSoftCap, func(buf []float32, e int) []float32 {
+				return plainHalves.load(buf, &a.Key, ((first+e)*hk+g)*d, d)
+			})
+			if a.Mask.Present() {
+				for e := range s {
 					s[e] += one(&a.Mask, maskAt(&a.Mask, h, i, first+e))
 				}
 			}
-			clear(out)
-			if weigh(s, &a.Sinks, h) {
-				for e, p := range s {
-					axpy(out, p, plainHalves.load(vbuf, &a.Value, ((first+e)*hk+g)*dv, dv))
+			keep := a.Scores.Present()
+			if keep && a.ScoresAt < ops.ScoresMasked { // of all keys, seen or not
+				softCap := a.LogitsSoftCap
+				if a.ScoresAt == ops.ScoresScaled {
+					softCap = 0
 				}
+				logitsOf(stage, x, kbuf, a.Scale, softCap, func(buf []float32, e int) []float32 {
+					return plainHalves.load(buf, &a.Key, (e*hk+g)*d, d)
+				})
+			} else if keep {
+				fill(stage, float32(math.Inf(-1)))
+				copy(stage[min(first, tk):], s)
+			}
+			clear(out)
+			seen := weigh(s, &a.Sinks, h)
+			if seen {
+				weighted(out, s, vbuf, func(buf []float32, e int) []float32 {
+					return plainHalves.load(buf, &a.Value, ((first+e)*hk+g)*dv, dv)
+				})
+			}
+			if keep {
+				if a.ScoresAt == ops.ScoresWeights {
+					if clear(stage); seen {
+						copy(stage[first:], s)
+					}
+				}
+				plainHalves.store(&a.Scores, r*tk, stage)
 			}
 			plainHalves.store(&a.Out, r*dv, out)
 		}
@@ -59,17 +84,53 @@ func maskAt(m *tensor.Tensor, h, i, k int) int {
 	return i*int(m.Shape[1]) + k
 }
 
+// logitsOf computes the logits of a query for each of len(s) keys, four at a time; no sum's order depends on that. buf has room
+// for four keys.
+func logitsOf(s, q, buf []float32, scale, softCap float32, key func(buf []float32, e int) []float32) {
+	var rows [4][]float32
+	d := len(q)
+	for e := 0; e < len(s); e += 4 {
+		n := min(4, len(s)-e)
+		for c := range rows {
+			rows[c] = key(buf[c*d:][:d], e+min(c, n-1))
+		}
+		p := dot4(q, &rows)
+		for c := range n {
+			s[e+c] = capped(p[c]*scale, softCap)
+		}
+	}
+}
+
+// weighted adds the values of len(s) keys times their weights to out, in the order of the keys. buf has room for four values.
+func weighted(out, s, buf []float32, value func(buf []float32, e int) []float32) {
+	var rows [4][]float32
+	d, e := len(out), 0
+	for ; e+4 <= len(s); e += 4 {
+		for c := range rows {
+			rows[c] = value(buf[c*d:][:d], e+c)
+		}
+		addTerms(out, (*[4]float32)(s[e:]), &rows)
+	}
+	for ; e < len(s); e++ {
+		axpy(out, s[e], value(buf[:d], e))
+	}
+}
+
+// capped returns cap·tanh(s/cap), or s without a cap.
+func capped(s, softCap float32) float32 {
+	if softCap > 0 {
+		s = softCap * tanh32(s/softCap)
+	}
+	return s
+}
+
 // logit returns the scaled product, soft-capped if cap is above 0.
 func logit(q, k []float32, scale, softCap float32) float32 {
 	var s float32
 	for e, v := range q {
 		s += float32(v * k[e])
 	}
-	s *= scale
-	if softCap > 0 {
-		s = softCap * tanh32(s/softCap)
-	}
-	return s
+	return capped(s*scale, softCap)
 }
 
 // weigh turns the logits of the keys that a query sees into weights. It returns false, and weights of no meaning, when
@@ -129,7 +190,7 @@ func refPagedAttention(t *tier, q *registry.Queue, a *ops.PagedAttentionArgs) re
 		keys = max(keys, int(n))
 	}
 	keys = min(keys, int(a.BlockTable.Shape[1]*a.KCache.Shape[1])) // the length of a request without queries is not checked
-	if err := j.layout(0, 4*(keys+4*d)); err != nil {
+	if err := j.layout(0, 4*(keys+10*d)); err != nil {
 		return a.Fail(err)
 	}
 	j.n[0] = keys
@@ -138,7 +199,7 @@ func refPagedAttention(t *tier, q *registry.Queue, a *ops.PagedAttentionArgs) re
 		hq, d, keys := int(a.Query.Shape[1]), int(a.Query.Shape[2]), j.n[0]
 		kc, vc := cacheOf(&a.KCache), cacheOf(&a.VCache)
 		local := own[float32](j, worker)
-		scores, qbuf, kbuf, out, vbuf := local[:keys], local[keys:][:d], local[keys+d:][:d], local[keys+2*d:][:d], local[keys+3*d:][:d]
+		scores, qbuf, out, kbuf, vbuf := local[:keys], local[keys:][:d], local[keys+d:][:d], local[keys+2*d:][:4*d], local[keys+6*d:][:4*d]
 		for row := lo; row < hi; row++ {
 			t, h := row/hq, row%hq
 			r, ok := request(a, t)
@@ -153,16 +214,16 @@ func refPagedAttention(t *tier, q *registry.Queue, a *ops.PagedAttentionArgs) re
 			}
 			s, g := scores[:last-first+1], h/(hq/kc.heads)
 			x := plainHalves.load(qbuf, &a.Query, row*d, d)
-			for e := range s {
+			logitsOf(s, x, kbuf, a.Scale, a.LogitsSoftCap, func(buf []float32, e int) []float32 {
 				k := first + e
-				s[e] = logit(x, kc.load(&plainHalves, kbuf, block(a, r, k/kc.rows), k%kc.rows, g), a.Scale, a.LogitsSoftCap)
-			}
+				return kc.load(&plainHalves, buf, block(a, r, k/kc.rows), k%kc.rows, g)
+			})
 			clear(out)
 			if weigh(s, &a.Sinks, h) {
-				for e, p := range s {
+				weighted(out, s, vbuf, func(buf []float32, e int) []float32 {
 					k := first + e
-					axpy(out, p, vc.load(&plainHalves, vbuf, block(a, r, k/vc.rows), k%vc.rows, g))
-				}
+					return vc.load(&plainHalves, buf, block(a, r, k/vc.rows), k%vc.rows, g)
+				})
 			}
 			plainHalves.store(&a.Out, row*d, out)
 		}

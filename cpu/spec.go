@@ -58,7 +58,7 @@ var domains = map[registry.Op]domain{
 		computes:   func(s tensor.FormatSignature) bool { return s.DType("k_cache").IsFloat() },
 		thresholds: func(*tier) map[string][]int64 { return map[string][]int64{"tq": {tileMost}, "d": {simd.Lanes}} },
 	},
-	ops.OpAttention: {traits: map[string]registry.Constraint{"top_left": off}, thresholds: func(*tier) map[string][]int64 {
+	ops.OpAttention: {traits: map[string]registry.Constraint{"top_left": off, "has_scores": off}, thresholds: func(*tier) map[string][]int64 {
 		return map[string][]int64{"tq": {tileMost}, "tk": {splitKeys}, "d": {simd.Lanes}}
 	}},
 	ops.OpSiluAndMul: {

@@ -5,6 +5,18 @@ import (
 	"github.com/opmux/opmux/tensor"
 )
 
+// ScoresStage says which numbers of an attention its optional output holds.
+type ScoresStage uint8
+
+// Stages of a score, in the order in which they follow each other.
+const (
+	ScoresScaled  ScoresStage = iota // scale·q·k
+	ScoresCapped                     // after the soft-cap
+	ScoresMasked                     // after the mask; -inf for keys that the query does not see
+	ScoresWeights                    // after the softmax; 0 for keys that the query does not see
+	numScoresStages
+)
+
 // AttentionArgs is the record of Attention: dense attention of Tq query tokens over Tk key tokens. Query head h uses
 // key/value head h/(Hq/Hk). The logit of query i and key j is scale·q·k, then cap·tanh(logit/cap), then + mask. Query i
 // stands at position p = Tk - Tq + i (past keys come first), or at QueryOffset + i when TopLeft; it sees keys j <= p when
@@ -19,6 +31,7 @@ type AttentionArgs struct {
 	Value         tensor.Tensor `op:"in" shape:"Tk,Hk,Dv" dtype:"like query"`
 	Mask          tensor.Tensor `op:"in,opt" shape:"Tq,Tk|Hq,Tq,Tk" dtype:"float"` // -inf hides a key
 	Sinks         tensor.Tensor `op:"in,opt" shape:"Hq" dtype:"f32"`
+	Scores        tensor.Tensor `op:"out,opt" shape:"Tq,Hq,Tk" dtype:"outfloat"` // what ScoresAt says, of every query and key
 	Scale         float32       // > 0, finite
 	LogitsSoftCap float32       // >= 0, finite; 0 is none
 	WindowLeft    int32         // >= 0, and 0 unless Windowed
@@ -26,7 +39,8 @@ type AttentionArgs struct {
 	QueryOffset   int32         // position of query 0 when TopLeft; >= 0, and 0 unless TopLeft
 	Causal        bool
 	Windowed      bool
-	TopLeft       bool // positions are counted from the first key, not back from the last
+	TopLeft       bool        // positions are counted from the first key, not back from the last
+	ScoresAt      ScoresStage // ScoresScaled unless Scores is there
 }
 
 // PagedAttentionArgs is the record of PagedAttention: R requests whose query tokens lie one after another and whose keys
@@ -73,6 +87,9 @@ var (
 		func(a *AttentionArgs) *OpError {
 			if !a.TopLeft && a.QueryOffset != 0 {
 				return bad(ErrAttr, "query_offset", "%d without top_left", a.QueryOffset)
+			}
+			if a.ScoresAt >= numScoresStages || a.ScoresAt != 0 && !a.Scores.Present() {
+				return bad(ErrAttr, "scores_at", "%d is no stage, or there are no scores", a.ScoresAt)
 			}
 			return first(headGroups(a.Query.Shape[1], a.Key.Shape[1], "key"), notNegativeInt("query_offset", a.QueryOffset),
 				logits(a.Scale, a.LogitsSoftCap, a.Windowed, a.WindowLeft, a.WindowRight))

@@ -267,6 +267,14 @@ func basicCases() []opCase {
 		),
 		caseOf(Attention, AttentionArgs{Out: ten(f32, 2, 4, 6), Query: ten(bf16, 2, 4, 8), Key: ten(bf16, 5, 2, 8), Value: ten(bf16, 5, 2, 6),
 			Mask: ten(f16, 2, 5), Sinks: ten(f32, 4), Scale: 0.5, Causal: true},
+			no("stage", ErrAttr, "scores_at", func(a *AttentionArgs) {
+				a.Scores, a.ScoresAt = ten(f32, a.Query.Shape[0], a.Query.Shape[1], a.Key.Shape[0]), numScoresStages
+			}),
+			no("stage of nothing", ErrAttr, "scores_at", func(a *AttentionArgs) { a.ScoresAt = ScoresMasked }),
+			no("scores", ErrShape, "scores", func(a *AttentionArgs) { a.Scores = ten(f32, a.Query.Shape[0], a.Query.Shape[1], a.Key.Shape[0]+1) }),
+			ok("scores", func(a *AttentionArgs) {
+				a.Scores, a.ScoresAt = ten(bf16, a.Query.Shape[0], a.Query.Shape[1], a.Key.Shape[0]), ScoresWeights
+			}),
 			no("heads not a multiple", ErrShape, "key", func(a *AttentionArgs) { a.Key, a.Value = ten(bf16, 5, 3, 8), ten(bf16, 5, 3, 6) }),
 			no("no key heads", ErrShape, "key", func(a *AttentionArgs) { a.Key, a.Value = ten(bf16, 5, 0, 8), ten(bf16, 5, 0, 6) }),
 			no("no query heads", ErrShape, "key", func(a *AttentionArgs) {

@@ -836,6 +836,7 @@ typedef struct opmux_attention_args {
 	opmux_tensor value; /* in [Tk,Hk,Dv] like query, contig */
 	opmux_tensor mask; /* in opt [Tq,Tk|Hq,Tq,Tk] float, contig */
 	opmux_tensor sinks; /* in opt [Hq] f32, contig */
+	opmux_tensor scores; /* out opt [Tq,Hq,Tk] outfloat, contig */
 	float scale;
 	float logits_soft_cap;
 	int32_t window_left;
@@ -844,8 +845,9 @@ typedef struct opmux_attention_args {
 	uint8_t causal;
 	uint8_t windowed;
 	uint8_t top_left;
+	uint8_t scores_at;
 } opmux_attention_args;
-OPMUX_ASSERT(sizeof(opmux_attention_args) == 1128);
+OPMUX_ASSERT(sizeof(opmux_attention_args) == 1304);
 OPMUX_ASSERT(offsetof(opmux_attention_args, call) == 0);
 OPMUX_ASSERT(offsetof(opmux_attention_args, out) == 48);
 OPMUX_ASSERT(offsetof(opmux_attention_args, query) == 224);
@@ -853,14 +855,16 @@ OPMUX_ASSERT(offsetof(opmux_attention_args, key) == 400);
 OPMUX_ASSERT(offsetof(opmux_attention_args, value) == 576);
 OPMUX_ASSERT(offsetof(opmux_attention_args, mask) == 752);
 OPMUX_ASSERT(offsetof(opmux_attention_args, sinks) == 928);
-OPMUX_ASSERT(offsetof(opmux_attention_args, scale) == 1104);
-OPMUX_ASSERT(offsetof(opmux_attention_args, logits_soft_cap) == 1108);
-OPMUX_ASSERT(offsetof(opmux_attention_args, window_left) == 1112);
-OPMUX_ASSERT(offsetof(opmux_attention_args, window_right) == 1116);
-OPMUX_ASSERT(offsetof(opmux_attention_args, query_offset) == 1120);
-OPMUX_ASSERT(offsetof(opmux_attention_args, causal) == 1124);
-OPMUX_ASSERT(offsetof(opmux_attention_args, windowed) == 1125);
-OPMUX_ASSERT(offsetof(opmux_attention_args, top_left) == 1126);
+OPMUX_ASSERT(offsetof(opmux_attention_args, scores) == 1104);
+OPMUX_ASSERT(offsetof(opmux_attention_args, scale) == 1280);
+OPMUX_ASSERT(offsetof(opmux_attention_args, logits_soft_cap) == 1284);
+OPMUX_ASSERT(offsetof(opmux_attention_args, window_left) == 1288);
+OPMUX_ASSERT(offsetof(opmux_attention_args, window_right) == 1292);
+OPMUX_ASSERT(offsetof(opmux_attention_args, query_offset) == 1296);
+OPMUX_ASSERT(offsetof(opmux_attention_args, causal) == 1300);
+OPMUX_ASSERT(offsetof(opmux_attention_args, windowed) == 1301);
+OPMUX_ASSERT(offsetof(opmux_attention_args, top_left) == 1302);
+OPMUX_ASSERT(offsetof(opmux_attention_args, scores_at) == 1303);
 
 /* paged_attention: attention of requests of any length over a paged cache. */
 typedef struct opmux_paged_attention_args {

@@ -10,10 +10,7 @@ import (
 // onnxAttention is ONNX Attention and FlexAttention: Q, K and V are [batch, heads, tokens, dim], or [batch, tokens,
 // heads·dim] with the counts of heads as attributes. The batch is taken apart; past keys come before the new ones.
 func onnxAttention(r *run) {
-	if r.f.expected("qk_matmul_output") != nil {
-		r.fail(ErrNoOp, "qk_matmul_output", "no op writes the logits of attention")
-	}
-	original := r.float("Q")
+	original := r.in("Q")
 	flat := original.Rank == 3
 	qHeads, kHeads := r.attrs.int("q_num_heads", 0), r.attrs.int("kv_num_heads", 0)
 	q, k, v := r.headsFirst("Q", qHeads), r.headsFirst("K", kHeads), r.headsFirst("V", kHeads)
@@ -38,7 +35,14 @@ func onnxAttention(r *run) {
 	if p := r.attrs.int("softmax_precision", 1); p != 1 && p != 10 && p != 11 && p != 16 {
 		r.fail(ErrFormat, "softmax_precision", "%d is no float type", p)
 	}
-	r.attrs.note("qk_matmul_output_mode")
+	mode := r.attrs.int("qk_matmul_output_mode", 0)
+	var scores tensor.Tensor
+	if r.f.expected("qk_matmul_output") != nil {
+		if mode < 0 || mode >= int64(len(scoresModes)) {
+			r.fail(ErrFormat, "qk_matmul_output_mode", "%d is no stage", mode)
+		}
+		a.ScoresAt, scores = scoresModes[mode], r.alloc(outFloat(q.DType), batch, tq, hq, tk)
+	}
 	left, right := r.attrs.int32("left_window_size", -1), r.attrs.int32("right_window_size", -1)
 	if a.Windowed = left >= 0 || right >= 0; a.Windowed {
 		a.WindowLeft, a.WindowRight = bound(left), bound(right)
@@ -67,18 +71,36 @@ func onnxAttention(r *run) {
 			r.fits(err)
 			call.Mask = r.pack(m)
 		}
+		if scores.Present() {
+			if keys < tk {
+				r.fail(ErrNoOp, "qk_matmul_output", "scores beside padding keys")
+			}
+			call.Scores = r.sub(scores, b)
+		}
 		r.check(ops.Attention.Call(r.Queue, call))
+	}
+	if scores.Present() {
+		r.put("qk_matmul_output", r.permute(scores, 0, 2, 1, 3), original.DType)
 	}
 	if flat {
 		r.put("Y", r.view(out, batch, tq, hq*v.Last()), original.DType)
 	} else {
 		r.put("Y", r.permute(out, 0, 2, 1, 3), original.DType)
 	}
+	if original.DType == tensor.F64 { // what rounding to f32 may cost
+		y := &r.out[len(r.out)-1]
+		for i := range int(y.Data.Numel()) {
+			y.slack = append(y.slack, 1e-7+1e-5*math.Abs(at(&y.Data, i)))
+		}
+	}
 	if r.f.expected("present_key") != nil {
 		r.put("present_key", k, k.DType)
 		r.put("present_value", v, v.DType)
 	}
 }
+
+// scoresModes are the stages that ONNX numbers.
+var scoresModes = [...]ops.ScoresStage{ops.ScoresScaled, ops.ScoresCapped, ops.ScoresMasked, ops.ScoresWeights}
 
 // bound is a side of a window, of which a negative one has no end.
 func bound(n int32) int32 {
@@ -90,8 +112,13 @@ func bound(n int32) int32 {
 
 // headsFirst returns an operand as [batch, heads, tokens, dim].
 func (r *run) headsFirst(key string, heads int64) tensor.Tensor {
-	x := r.float(key)
+	x := r.in(key)
+	if x.DType == tensor.F64 { // ops compute in f32
+		x = r.cast(x, tensor.F32)
+	}
 	switch {
+	case !x.DType.IsFloat():
+		r.fail(ErrNoOp, key, "operand dtype %v", x.DType)
 	case x.Rank == 4:
 		return x
 	case x.Rank != 3 || heads <= 0 || x.Shape[2]%heads != 0:

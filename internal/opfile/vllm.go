@@ -29,12 +29,11 @@ func vllmSiluAndMul(r *run) {
 	r.put("out", out, x.DType)
 }
 
-// denseAttention is the attention of a decoder layer: norms of the heads of q and k by 1 + weight, rope, attention. The
-// file's last output is gated by a sigmoid, which no op does yet; it is left out.
+// denseAttention is the attention of a decoder layer: norms of the heads of q and k by 1 + weight, rope, attention, and a gate
+// behind a sigmoid.
 func denseAttention(r *run) {
 	a := r.attrs
 	a.note("head_dim", "num_q_heads", "num_kv_heads") // the shapes say it
-	r.used["gate"] = true
 	p := &rope{RopeParams: ops.RopeParams{Base: float32(a.float("base", 10000)), RotaryDim: a.int32("rotary_dim", 0)}}
 	eps := float32(a.float("eps", 1e-6))
 	norm := func(x, weight string) tensor.Tensor {
@@ -51,4 +50,9 @@ func denseAttention(r *run) {
 	r.check(ops.Attention.Call(r.Queue, ops.AttentionArgs{Out: out, Query: q, Key: k, Value: v,
 		Scale: float32(a.float("scale", 1)), Causal: a.bool("causal", false)}))
 	r.put("attn", out, r.float("q").DType)
+	gate := r.outFloat("gate")
+	open, gated := r.alloc(gate.DType, gate.Dims()...), r.alloc(out.DType, out.Dims()...)
+	r.check(ops.Sigmoid.Call(r.Queue, ops.SigmoidArgs{Out: open, X: gate}))
+	r.check(ops.Mul.Call(r.Queue, ops.MulArgs{Out: gated, A: out, B: open}))
+	r.put("out", r.flat(gated, 2), r.float("q").DType)
 }

@@ -246,6 +246,10 @@ func attentionCases(b *builder) {
 	b.add("more queries than keys", Case{Shape: Shape{"Tq": 9, "Tk": 4}, Attrs: map[string]any{"causal": true}})
 	b.add("hidden rows and sinks", Case{Types: map[string]tensor.DType{"mask": tensor.F32, "sinks": tensor.F32}, Fill: Normal, Attrs: map[string]any{"causal": true}})
 	b.add("no keys", Case{Shape: Shape{"Tk": 0}})
+	for stage := range 4 {
+		b.add(fmt.Sprintf("scores at %d", stage), Case{Types: map[string]tensor.DType{"scores": tensor.F32, "mask": tensor.F32, "sinks": tensor.F32},
+			Attrs: map[string]any{"scale": 0.3, "causal": true, "windowed": true, "window_left": 5, "window_right": 0, "logits_soft_cap": 2.0, "scores_at": stage}})
+	}
 	for _, h := range groups {
 		if b.level == Quick && h[0] > 32 {
 			continue
